@@ -1,0 +1,231 @@
+#![forbid(unsafe_code)]
+//! The backend: where a model's operations run.
+//!
+//! A family (`model/<family>.rs`) says which operations in which order over which tensors; a backend implements them. A
+//! [`Buffer`](Backend::Buffer) holds one activation row per fed token; all operations work row by row.
+//!
+//! # Invariants
+//! The bits of a row depend on that row alone (and, in attention, on its sequence's keys and values by absolute position):
+//! never on the other rows, their number, or the threads. The reduction order over columns is fixed per operation; attention walks
+//! keys in segments cut at absolute positions and merges them in position order.
+//!
+//! # Not here
+//! Which page belongs to whom: block tables arrive as slices of page numbers (`kv` keeps them).
+
+use crate::tensor::Tensor;
+
+/// Why a backend refused or failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// A tensor's element type or shape is not served by the operation.
+    #[error("{operation} does not take this tensor")]
+    UnsupportedTensor {
+        /// The operation it was meant for.
+        operation: &'static str,
+    },
+    /// Memory could not be had; nothing was kept.
+    #[error("out of memory for {bytes} bytes")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// The device does not exist or cannot be used.
+    #[error("no device: {reason}")]
+    NoDevice {
+        /// Why, in the driver's words.
+        reason: String,
+    },
+    /// The device failed; the backend must be discarded.
+    #[error("the device failed: {reason}")]
+    Device {
+        /// Why, in the driver's words.
+        reason: String,
+    },
+}
+
+/// Element type of cached keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum KvType {
+    /// Half precision.
+    F16,
+    /// Single precision: nothing is rounded.
+    #[default]
+    F32,
+}
+
+impl KvType {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// Shape of the page pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Layers, each with keys and values of its own.
+    pub layers: usize,
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Tokens per page.
+    pub page_size_tokens: usize,
+    /// Pages.
+    pub pages: usize,
+    /// Element type.
+    pub element: KvType,
+}
+
+impl KvShape {
+    /// Bytes of one page over all layers; none on overflow.
+    pub fn page_bytes(&self) -> Option<u64> {
+        let token = 2u64 * self.element.bytes() as u64;
+        [self.layers, self.n_kv_heads, self.head_dim, self.page_size_tokens]
+            .into_iter()
+            .try_fold(token, |bytes, factor| bytes.checked_mul(factor as u64))
+    }
+}
+
+/// The rows of one sequence in a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    /// First activation row of the sequence; its rows are contiguous, in position order.
+    pub first_row: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Absolute position of the first row: the tokens already in the cache.
+    pub start: usize,
+    /// Physical page of each logical page, enough for `start + rows` tokens.
+    pub block_table: &'a [u32],
+}
+
+/// One attention operation.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads; query head `h` reads head `h / (n_heads / n_kv_heads)`.
+    pub n_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Multiplies the scores.
+    pub scale: f32,
+    /// A row at position p sees positions above `p - window`; none sees all up to p.
+    pub window: Option<usize>,
+}
+
+/// Gate of a feed-forward layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// The tanh form of GELU.
+    GeluTanh,
+}
+
+/// Rotation of one head layout: `cos` and `sin` come from `positions` and these frequencies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeTable {
+    /// Angle per position for each pair, in f64 so that large positions keep their digits; `dims / 2` of them.
+    pub frequencies: Vec<f64>,
+    /// Pairing of dimensions.
+    pub pairing: crate::checkpoint::RopePairing,
+}
+
+/// Operations over activation rows. Shapes are promised by the caller, which checked them when the model was built.
+pub trait Backend {
+    /// A weight matrix `[rows, cols]`, prepared for this backend.
+    type Matrix;
+    /// A weight vector in f32.
+    type Vector;
+    /// Activation rows in f32: `[rows, width]`.
+    type Buffer;
+    /// Keys and values of all layers in one pool of pages.
+    type Pages;
+
+    /// Prepares a matrix.
+    ///
+    /// # Errors
+    /// `UnsupportedTensor`, `OutOfMemory`, `Device`.
+    fn matrix(&self, tensor: &Tensor) -> Result<Self::Matrix, BackendError>;
+
+    /// Prepares a vector.
+    ///
+    /// # Errors
+    /// As [`Backend::matrix`].
+    fn vector(&self, tensor: &Tensor) -> Result<Self::Vector, BackendError>;
+
+    /// A pool of pages, zeroed.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Device`.
+    fn pages(&self, shape: &KvShape) -> Result<Self::Pages, BackendError>;
+
+    /// An empty buffer of rows of `width` elements.
+    fn buffer(&self, width: usize) -> Self::Buffer;
+
+    /// Gives the buffer `rows` rows; what they hold is unspecified.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Device`.
+    fn resize(&self, buffer: &mut Self::Buffer, rows: usize) -> Result<(), BackendError>;
+
+    /// Row `i` of `out` is row `tokens[i]` of `table`, times `scale`.
+    fn embed(&self, table: &Self::Matrix, tokens: &[u32], scale: f32, out: &mut Self::Buffer);
+
+    /// `out = x / sqrt(mean(x^2) + epsilon) * weight`, over groups of `weight.len()` elements: a whole row, or each head.
+    fn rms_norm(&self, x: &Self::Buffer, weight: &Self::Vector, epsilon: f32, out: &mut Self::Buffer);
+
+    /// As [`Backend::rms_norm`], in place.
+    fn rms_norm_in_place(&self, x: &mut Self::Buffer, weight: &Self::Vector, epsilon: f32);
+
+    /// `out[r][o] = sum_i x[r][i] * weight[o][i] (+ bias[o])`.
+    fn linear(&self, x: &Self::Buffer, weight: &Self::Matrix, bias: Option<&Self::Vector>, out: &mut Self::Buffer);
+
+    /// Rotates each head of each row to its position.
+    fn rope(&self, x: &mut Self::Buffer, head_dim: usize, table: &RopeTable, spans: &[Span<'_>]);
+
+    /// Writes the keys and values of the rows into the pages of layer `layer`.
+    fn kv_write(
+        &self,
+        pages: &mut Self::Pages,
+        layer: usize,
+        keys: &Self::Buffer,
+        values: &Self::Buffer,
+        spans: &[Span<'_>],
+    );
+
+    /// Causal attention of each row over its sequence's pages, its own position included.
+    fn attention(
+        &self,
+        queries: &Self::Buffer,
+        pages: &Self::Pages,
+        layer: usize,
+        shape: &AttentionShape,
+        spans: &[Span<'_>],
+        out: &mut Self::Buffer,
+    );
+
+    /// `gate = act(gate) * up`.
+    fn gate(&self, gate: &mut Self::Buffer, up: &Self::Buffer, act: Gate);
+
+    /// `x = x + y`.
+    fn add(&self, x: &mut Self::Buffer, y: &Self::Buffer);
+
+    /// Row `i` of `out` is row `rows[i]` of `x`.
+    fn gather_rows(&self, x: &Self::Buffer, rows: &[usize], out: &mut Self::Buffer);
+
+    /// Copies all rows to the host.
+    ///
+    /// # Errors
+    /// `Device`.
+    fn read(&self, x: &Self::Buffer, out: &mut [f32]) -> Result<(), BackendError>;
+
+    /// Copies whole pages, all layers: page `to` becomes page `from`.
+    fn copy_pages(&self, pages: &mut Self::Pages, copies: &[(u32, u32)]);
+}

@@ -1,0 +1,13 @@
+//! ictus: an LLM inference engine that a program links.
+//!
+//! The host owns the scheduler and calls [`Engine::tick`](engine::Engine::tick) with a plan; the engine validates it, runs
+//! it on paged KV with real model weights, and answers with events.
+
+pub mod backend;
+pub mod checkpoint;
+pub mod engine;
+pub mod record;
+pub mod ring;
+pub mod runtime;
+pub mod sample;
+pub mod tensor;

@@ -1,0 +1,78 @@
+#![forbid(unsafe_code)]
+//! What a step answers, in buffers that are reused from step to step.
+
+use crate::sample::Pick;
+
+/// The answer to one feed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Answer {
+    /// The feed wanted nothing.
+    Nothing,
+    /// Logits rows: `count` of them from row `first` of the step.
+    Rows {
+        /// Index of the first row.
+        first: usize,
+        /// Number of rows.
+        count: usize,
+    },
+    /// A picked token.
+    Picked(Pick),
+}
+
+/// One answer per feed, in feed order.
+#[derive(Debug, Default)]
+pub struct Answers {
+    vocab_size: usize,
+    rows: Vec<f32>,
+    answers: Vec<Answer>,
+}
+
+impl Answers {
+    /// Empty buffers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets the last step; rows now have `vocab_size` logits.
+    pub fn clear(&mut self, vocab_size: usize) {
+        self.vocab_size = vocab_size;
+        self.rows.clear();
+        self.answers.clear();
+    }
+
+    /// Answers the next feed with nothing.
+    pub fn push_nothing(&mut self) {
+        self.answers.push(Answer::Nothing);
+    }
+
+    /// Answers the next feed with `count` rows, zeroed, and gives them to be filled.
+    pub fn push_rows(&mut self, count: usize) -> &mut [f32] {
+        let start = self.rows.len();
+        let first = start.checked_div(self.vocab_size).unwrap_or(0);
+        self.answers.push(Answer::Rows { first, count });
+        self.rows.resize(start + count * self.vocab_size, 0.0);
+        &mut self.rows[start..]
+    }
+
+    /// Answers the next feed with a picked token.
+    pub fn push_pick(&mut self, pick: Pick) {
+        self.answers.push(Answer::Picked(pick));
+    }
+
+    /// The answers so far, one per feed.
+    pub fn as_slice(&self) -> &[Answer] {
+        &self.answers
+    }
+
+    /// Row `index` of the step, or none past the end.
+    pub fn row(&self, index: usize) -> Option<&[f32]> {
+        let start = index.checked_mul(self.vocab_size)?;
+        self.rows.get(start..start.checked_add(self.vocab_size)?)
+    }
+
+    /// Row `index` of the step to be shaped in place, or none past the end.
+    pub fn row_mut(&mut self, index: usize) -> Option<&mut [f32]> {
+        let start = index.checked_mul(self.vocab_size)?;
+        self.rows.get_mut(start..start.checked_add(self.vocab_size)?)
+    }
+}
