@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Everything that must hold, in the order of what fails first: formatting, lints, docs, all tests (the C and C++ hosts among
+# them), benches once as tests, the first example of the README. Installs what a fresh Debian machine lacks; elsewhere it says what to
+# install and which checks it leaves out. Caches nothing outside target/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+skipped=()
+step() { printf '\n==> %s\n' "$*"; }
+
+# need COMMAND PACKAGE WHAT: has COMMAND, or installs PACKAGE, or notes that WHAT is left out.
+need() {
+    command -v "$1" >/dev/null && return
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        [ -n "${apt_ready:-}" ] || { apt-get update -qq; apt_ready=1; }
+        apt-get install -y -qq "$2" >/dev/null && command -v "$1" >/dev/null && return
+    fi
+    skipped+=("$3: no $1 (package $2)")
+}
+
+# libclang is a library: it is there when the loader or a usual folder has it.
+need_libclang() {
+    local found
+    found=$(find /usr/lib /usr/lib64 /usr/local/lib -name 'libclang*.so*' 2>/dev/null | head -1)
+    [ -n "$found" ] && return
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        [ -n "${apt_ready:-}" ] || { apt-get update -qq; apt_ready=1; }
+        apt-get install -y -qq libclang1 >/dev/null && return
+    fi
+    skipped+=("reading the header with a C front end: no libclang (package libclang1)")
+}
+
+step "tools"
+need cc gcc "C hosts"
+need c++ g++ "C++ hosts"
+need cmake cmake "the installed CMake package"
+need pkg-config pkg-config "the installed pkg-config file"
+need valgrind valgrind "C hosts under valgrind"
+need python3 python3 "fetching the models"
+need_libclang
+
+step "models"
+./scripts/fetch-models.sh target/models || skipped+=("answers of the two real models: they could not be fetched")
+
+step "format"
+cargo fmt --check
+
+step "lints, warnings as errors"
+cargo clippy --all-targets --quiet -- -D warnings
+
+step "docs, warnings as errors"
+RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
+
+step "tests"
+mkdir -p target
+set +e
+cargo test --no-fail-fast -- --show-output 2>&1 | tee target/test.log
+test_rc=${PIPESTATUS[0]}
+set -e
+
+step "sanitizer: array decoding under AddressSanitizer"
+if [ -x scripts/sanitize.sh ]; then ./scripts/sanitize.sh || test_rc=1; fi
+
+step "benches, once each"
+cargo test --benches --quiet 2>&1 | tail -40 || test_rc=1
+
+step "the first command of the README"
+cargo run --release --quiet --example generate || test_rc=1
+
+step "left out"
+while IFS= read -r line; do skipped+=("$line"); done < <(sed -n 's/^skipped: //p' target/test.log | sort -u)
+if [ ${#skipped[@]} -eq 0 ]; then echo "nothing"; else printf '%s\n' "${skipped[@]}"; fi
+
+exit "$test_rc"
