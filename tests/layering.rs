@@ -22,7 +22,10 @@ const TABLE: &[(&str, &[&str])] = &[
     ("engine", &["record", "ring", "runtime"]),
     ("executor", &["record", "ring", "runtime", "sample", "engine"]),
     ("testing", &["record", "ring", "runtime", "sample", "engine", "executor"]),
-    ("open", &["record", "tensor", "checkpoint", "tokenizer", "chat", "backend", "model", "runtime", "engine", "executor"]),
+    (
+        "open",
+        &["record", "tensor", "checkpoint", "tokenizer", "chat", "backend", "model", "runtime", "engine", "executor"],
+    ),
     ("abi", &["record", "ring", "engine", "runtime", "backend", "tokenizer", "chat", "open"]),
 ];
 

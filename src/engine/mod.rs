@@ -10,8 +10,10 @@
 //! - No method blocks on anything but model work, and none calls back except the partial-emit callback of a plan (E-2).
 
 mod events;
+mod plan;
 
 pub use events::EventsView;
+pub use plan::{PlanBuilder, basic_admit};
 
 use crate::record::view::Memory;
 use crate::record::{
