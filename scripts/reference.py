@@ -3,7 +3,7 @@
 Shares no code with the engine: its own GGUF reader (gguf_reader.py), its own decoding of quantised blocks
 (quant.py), and a plain forward pass that keeps no cache and computes the whole sequence for every token.
 
-    python3 reference.py write DIR/*.gguf        DIR/NAME.expected.json beside each DIR/NAME.gguf
+    python3 reference.py write FILE.gguf...      FILE.expected.json for each, beside it or in the folder --to
     python3 reference.py check MODEL LOGITS      largest difference from a file of known logits
 
 Families: llama (rotary pairs adjacent; `rope_freqs.weight` divides the frequencies; a sliding window if
@@ -165,7 +165,7 @@ def expected(path):
     out = {"file": name, "family": model.family, "vocab": model.vocab, "prompts": []}
     for title, ids in prompts_for(model, name):
         last = len(ids) - 1
-        positions = sorted({last, last // 2, min(last, 3)}) if model.vocab > 512 else sorted({last, last - last // 4, last // 2, min(last, 3)})
+        positions = sorted({last, last // 2} if model.vocab > 512 else {last, last - last // 4, last // 2, min(last, 3)})
         rows = model.logits(ids, positions)
         out["prompts"].append({
             "name": title, "ids": ids, "positions": positions, "logits": [[digits(x) for x in row] for row in rows],
@@ -174,9 +174,11 @@ def expected(path):
     return out
 
 
-def write(paths):
+def write(paths, folder):
     for path in paths:
         out = path.removesuffix(".gguf") + ".expected.json"
+        if folder:
+            out = os.path.join(folder, os.path.basename(out))
         with open(out, "w") as f:
             json.dump(expected(path), f, separators=(",", ":"))
             f.write("\n")
@@ -207,14 +209,16 @@ def check(path, logits, longest):
 def main():
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     sub = args.add_subparsers(dest="verb", required=True)
-    sub.add_parser("write").add_argument("paths", nargs="+")
+    new = sub.add_parser("write")
+    new.add_argument("paths", nargs="+")
+    new.add_argument("--to", help="folder to write to")
     known = sub.add_parser("check")
     known.add_argument("model")
     known.add_argument("logits")
     known.add_argument("--longest", type=int, default=100, help="leave out prompts of more tokens")
     args = args.parse_args()
     if args.verb == "write":
-        write(args.paths)
+        write(args.paths, args.to)
     else:
         check(args.model, args.logits, args.longest)
 

@@ -1,12 +1,12 @@
 """Trains the default model, models/ictus-tiny.gguf, on the stories of stories.py.
 
 A Llama: RMSNorm, rotary embedding on adjacent pairs, grouped-query attention, SwiGLU, tied embedding. Each row
-of a batch starts with <|begin|> and holds stories one after the other; what a step sees depends on the key and
-its number only, so a run that was stopped and resumed is the run that never stopped. The learning rate warms
-up, stays, and falls linearly to zero over the last `--decay` steps; those also train on rows of the full
-context length.
+of a batch starts with <|begin|> and holds stories one after the other, and a token attends to its own story. What
+a step sees depends on the key and its number only, so a run that was stopped and resumed is the run that never
+stopped. The learning rate warms up, stays, and falls linearly to zero over the last `--decay` steps; the last
+quarter of those trains on rows of the full context length, where a token attends to the earlier stories too.
 
-    python3 train_tiny.py --steps 4000 --decay 800 --checkpoint tiny.npz --out ../models/ictus-tiny.gguf
+    python3 train_tiny.py --steps 3000 --decay 900 --checkpoint tiny.npz --out ../models/ictus-tiny.gguf
 
 Needs numpy and jax (CPU). One thread.
 """
@@ -14,6 +14,7 @@ Needs numpy and jax (CPU). One thread.
 import argparse
 import os
 import time
+from functools import partial
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
 os.environ["NPROC"] = "1"
@@ -87,11 +88,14 @@ def rope(x):
     return jnp.stack([even * cos - odd * sin, even * sin + odd * cos], -1).reshape(x.shape)
 
 
-def forward(params, ids):
-    """Logits [rows, tokens, vocab] of `ids` [rows, tokens]."""
+def forward(params, ids, apart):
+    """Logits [rows, tokens, vocab] of `ids` [rows, tokens]; `apart`: no token sees past its <|begin|>."""
     rows, length = ids.shape
     x = params["embed"][ids]
-    causal = jnp.asarray(np.tril(np.ones((length, length), bool)))
+    seen = jnp.asarray(np.tril(np.ones((length, length), bool)))[None, None, None]
+    if apart:
+        number = jnp.cumsum(ids == BOS, 1)
+        seen &= (number[:, :, None] == number[:, None, :])[:, None, None]
     for i in range(LAYERS):
         p = {k.split(".", 1)[1]: v for k, v in params.items() if k.startswith(f"{i}.")}
         h = rms_norm(x, p["attn_norm"])
@@ -100,23 +104,23 @@ def forward(params, ids):
         v = (h @ p["v"].T).reshape(rows, length, KV_HEADS, HEAD_DIM)
         q = q.reshape(rows, length, KV_HEADS, HEADS // KV_HEADS, HEAD_DIM)
         score = jnp.einsum("bqhgd,bkhd->bhgqk", q, k) * HEAD_DIM**-0.5
-        weight = jax.nn.softmax(jnp.where(causal, score, -1e30), -1)
+        weight = jax.nn.softmax(jnp.where(seen, score, -1e30), -1)
         x += jnp.einsum("bhgqk,bkhd->bqhgd", weight, v).reshape(rows, length, -1) @ p["o"].T
         h = rms_norm(x, p["ffn_norm"])
         x += (jax.nn.silu(h @ p["gate"].T) * (h @ p["up"].T)) @ p["down"].T
     return rms_norm(x, params["norm"]) @ params["embed"].T
 
 
-def loss(params, ids):
-    logits = forward(params, ids[:, :-1])
+def loss(params, ids, apart):
+    logits = forward(params, ids[:, :-1], apart)
     target = jnp.take_along_axis(logits, ids[:, 1:, None], -1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, -1) - target)
 
 
-@jax.jit
-def update(params, m, v, ids, rate, step):
+@partial(jax.jit, static_argnames="apart")
+def update(params, m, v, ids, rate, step, apart):
     """One AdamW step; decay on matrices only."""
-    value, grads = jax.value_and_grad(loss)(params, ids)
+    value, grads = jax.value_and_grad(loss)(params, ids, apart)
     norm = jnp.sqrt(sum(jnp.sum(g * g) for g in grads.values()))
     scale = jnp.minimum(1.0, CLIP / (norm + 1e-6))
     out, m2, v2 = {}, {}, {}
@@ -196,13 +200,13 @@ def write_story(params, tokenizer, prompt, temperature, rng, limit=250):
 
 @jax.jit
 def sample_logits(params, ids, position):
-    return forward(params, ids)[0, position]
+    return forward(params, ids, False)[0, position]
 
 
 def main():
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    args.add_argument("--steps", type=int, default=4000)
-    args.add_argument("--decay", type=int, default=800)
+    args.add_argument("--steps", type=int, default=3000)
+    args.add_argument("--decay", type=int, default=900)
     args.add_argument("--checkpoint", default="tiny.npz")
     args.add_argument("--out", default="ictus-tiny.gguf")
     args.add_argument("--every", type=int, default=200, help="steps between checks, checkpoints and samples")
@@ -215,12 +219,13 @@ def main():
         m, v = ({k: jnp.zeros_like(x) for k, x in params.items()} for _ in range(2))
     print(f"{sum(x.size for x in params.values())} parameters, from step {step}", flush=True)
     check = batch(tokenizer, CHECK_KEY, 0, 64, ROW_TOKENS)
-    check_loss = jax.jit(loss)
+    check_loss = jax.jit(partial(loss, apart=True))
     start, recent = time.time(), []
     while step < args.steps:
-        length = CONTEXT if step >= args.steps - args.decay // 4 else ROW_TOKENS
+        apart = step < args.steps - args.decay // 4
+        length = ROW_TOKENS if apart else CONTEXT
         ids = batch(tokenizer, TRAIN_KEY, step, ROWS * ROW_TOKENS // length, length)
-        params, m, v, value = update(params, m, v, ids, rate_at(step, args.steps, args.decay), step + 1.0)
+        params, m, v, value = update(params, m, v, ids, rate_at(step, args.steps, args.decay), step + 1.0, apart)
         recent.append(float(value))
         step += 1
         if step % 50 == 0:
