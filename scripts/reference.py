@@ -58,6 +58,7 @@ class Model:
         self.eps = get("attention.layer_norm_rms_epsilon")
         self.rope_base = get("rope.freq_base", 10000.0)
         self.window = get("attention.sliding_window")
+        self.adjacent_pairs = self.family == "llama"
         self.rope_divisor = self.file.tensor("rope_freqs.weight") if "rope_freqs.weight" in self.file.shapes else 1.0
         self.vocab = self.file.shapes["token_embd.weight"][0]
         self.weights = {}
@@ -77,7 +78,7 @@ class Model:
         turn = base ** (-np.arange(0, self.head_dim, 2) / self.head_dim) / self.rope_divisor
         angle = np.arange(len(x))[:, None, None] * turn
         half = self.head_dim // 2
-        one, two = (slice(0, None, 2), slice(1, None, 2)) if self.family == "llama" else (slice(0, half), slice(half, None))
+        one, two = (slice(0, None, 2), slice(1, None, 2)) if self.adjacent_pairs else (slice(0, half), slice(half, None))
         out = np.empty_like(x)
         out[..., one] = x[..., one] * np.cos(angle) - x[..., two] * np.sin(angle)
         out[..., two] = x[..., one] * np.sin(angle) + x[..., two] * np.cos(angle)
