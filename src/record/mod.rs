@@ -6,6 +6,7 @@
 pub mod arena;
 pub mod constant;
 mod event;
+mod partial;
 mod plan;
 mod registration;
 mod state;
@@ -15,6 +16,7 @@ pub mod view;
 
 pub use arena::RecordArena;
 pub use event::*;
+pub use partial::PartialEmit;
 pub use plan::*;
 pub use registration::*;
 pub use state::*;

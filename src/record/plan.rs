@@ -8,6 +8,10 @@ use super::view::record;
 /// Receives the tokens of a lane as they are picked.
 ///
 /// `tokens` points at `n_tokens` ids and is valid for the call only. The callee must not call the engine.
+///
+/// # Safety
+/// Whoever puts a callback into a plan promises that, while that plan runs, it may be called on the ticking thread with the
+/// `user` of the plan, any tag, and a span of readable ids; and that it does not unwind.
 pub type PartialEmitFn = unsafe extern "C" fn(user: *mut c_void, lane_tag: u64, tokens: *const u32, n_tokens: u32);
 
 /// What the engine may give up to make room.

@@ -18,6 +18,15 @@ pub struct Array {
 const _: () = assert!(size_of::<Array>() == 16);
 zeroed!(Array);
 
+// SAFETY:
+// - An array is a number that names a place: nothing is read through it except by `Array::elements`, from a `Memory` whose
+//   maker vouches for those bytes on the thread that reads them.
+// - It owns nothing, so dropping it on another thread frees nothing.
+// So records that hold arrays, and an engine that keeps its events, may move between threads.
+unsafe impl Send for Array {}
+// SAFETY: as above; a shared array only lets its three numbers be read.
+unsafe impl Sync for Array {}
+
 /// Reference to one token-ring slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

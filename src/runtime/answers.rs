@@ -17,6 +17,9 @@ pub enum Answer {
     },
     /// A picked token.
     Picked(Pick),
+    /// The lane of this feed alone fails with this code (`FAULT_*`): its row was not finite, say. The feed's tokens are in the
+    /// sequence all the same, and the other answers are good.
+    Fault(u32),
 }
 
 /// One answer per feed, in feed order.
@@ -57,6 +60,11 @@ impl Answers {
     /// Answers the next feed with a picked token.
     pub fn push_pick(&mut self, pick: Pick) {
         self.answers.push(Answer::Picked(pick));
+    }
+
+    /// Answers the next feed with the failure of its lane.
+    pub fn push_fault(&mut self, code: u32) {
+        self.answers.push(Answer::Fault(code));
     }
 
     /// The answers so far, one per feed.
