@@ -4,6 +4,10 @@
 //! The host writes prompts into token-in; the engine writes emitted tokens into token-out and logits rows into logits. A
 //! reference names a ring, a slot and the generation the slot must carry, so a recycled slot is noticed and never misread.
 
+mod memory;
+
+pub use memory::{MemoryRingShape, MemoryRings};
+
 use crate::record::{RingRef, Status, TokenRef};
 
 /// Why a ring could not serve a reference or take a payload (E-30).

@@ -3,17 +3,48 @@
 //!
 //! The order is fixed (T-112): mask, bias, penalties, log-probabilities, then greedy or a draw. A draw is a pure function of
 //! the row and of a position (T-119), so a lane draws the same tokens whatever else the schedule does.
+//!
+//! ```
+//! use ictus::sample::{SampleRequest, Scratch, pick};
+//!
+//! let mut row = [0.5, 2.0, 1.0];
+//! let picked = pick(&mut row, &SampleRequest { bias: &[(2, 3.0)], ..Default::default() }, &mut Scratch::new());
+//! assert_eq!(picked.map(|pick| pick.token), Ok(2));
+//! ```
+//!
+//! # Invariants
+//! - The token is a function of the row and of the request alone. Every sum has a fixed order, nothing depends on a thread
+//!   count, and no function of the platform's math library decides which token is picked.
+//! - A picked token is below the row's length, or 0.
+//!
+//! # Limits
+//! Nothing here allocates once a [`Scratch`] has served a row of the same length.
+//!
+//! # Not here
+//! Which requests a runtime serves itself: `runtime`. What a failed pick does to its lane: `executor`.
 
-use crate::record::constant::misc::MAX_TOP_LOGPROBS;
+mod draw;
+mod filter;
+mod logprob;
+mod penalty;
+mod shape;
+
+pub use draw::{argmax, draw, exp, probabilities, uniform};
+pub use filter::{Candidate, Cuts};
+pub use logprob::{Logprobs, logprobs};
+pub use penalty::{PENALTY_WINDOW, Penalty};
+pub use shape::{add_bias, apply_mask, row_is_finite};
+
+use crate::record::constant::fault;
 
 /// How one token is to be picked: everything but the row.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct SampleRequest<'a> {
     /// At most 0 (or NaN) picks greedily (T-115).
     pub temperature: f32,
     /// Candidates kept; 0 is off (T-117).
     pub top_k: u32,
-    /// Nucleus mass; 1.0 is off (T-117).
+    /// Nucleus mass; 1.0 is off, 0.0 keeps only the best (T-117).
     pub top_p: f32,
     /// Smallest kept probability relative to the best; 0 is off (T-117).
     pub min_p: f32,
@@ -29,19 +60,21 @@ pub struct SampleRequest<'a> {
     pub logprobs: Option<u32>,
 }
 
-/// Penalties of one lane (T-113).
-#[derive(Clone, Copy, Debug)]
-pub struct Penalty<'a> {
-    /// Divides positive and multiplies other logits; 1.0 is off.
-    pub repeat: f32,
-    /// Subtracted once per distinct token.
-    pub presence: f32,
-    /// Subtracted per occurrence.
-    pub frequency: f32,
-    /// The last tokens of the lane, at most 64.
-    pub window: &'a [u32],
-    /// Ids that are never penalised, ascending (T-114).
-    pub exempt: &'a [u32],
+impl Default for SampleRequest<'_> {
+    /// Greedy, with every cut off and nothing else asked for.
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            position: 0,
+            bias: &[],
+            penalty: None,
+            mask: None,
+            logprobs: None,
+        }
+    }
 }
 
 /// What was picked.
@@ -53,15 +86,67 @@ pub struct Pick {
     pub logprobs: Option<Logprobs>,
 }
 
-/// The log-probability of a picked token (T-122).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Logprobs {
-    /// Natural logarithm of the probability of the token.
-    pub logprob: f32,
-    /// Number of alternatives.
-    pub n_top: u32,
-    /// Their ids, best first.
-    pub top_ids: [u32; MAX_TOP_LOGPROBS],
-    /// Their log-probabilities, descending.
-    pub top_logprobs: [f32; MAX_TOP_LOGPROBS],
+/// Why no token could be picked. The lane of the row faults; its neighbours do not notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SampleError {
+    /// The model's row holds a NaN or an infinity ([`row_is_finite`]).
+    #[error("the row of logits is not finite")]
+    NotFinite,
+    /// The mask allows no token of the row (R-64).
+    #[error("the mask allows no token")]
+    NothingAllowed,
+}
+
+impl SampleError {
+    /// The fault code of the lane (`FAULT_*`).
+    pub const fn fault_code(self) -> u32 {
+        match self {
+            Self::NotFinite => fault::INTERNAL,
+            Self::NothingAllowed => fault::GRAMMAR_OVERFLOW,
+        }
+    }
+}
+
+/// Buffers of [`pick`], reused from row to row.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    weights: Vec<f32>,
+    candidates: Vec<Candidate>,
+}
+
+impl Scratch {
+    /// Empty buffers, which grow with the first draw.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+/// Picks a token from a model's row (T-112).
+///
+/// Afterwards the row is shaped: masked, biased and penalised.
+///
+/// # Errors
+/// `NotFinite` when the row was not finite before anything was applied to it; `NothingAllowed` when the mask is empty.
+pub fn pick(row: &mut [f32], request: &SampleRequest<'_>, scratch: &mut Scratch) -> Result<Pick, SampleError> {
+    if !row_is_finite(row) {
+        return Err(SampleError::NotFinite);
+    }
+    if let Some(mask) = request.mask
+        && !apply_mask(row, mask)
+    {
+        return Err(SampleError::NothingAllowed);
+    }
+    add_bias(row, request.bias);
+    if let Some(penalty) = &request.penalty {
+        penalty.apply(row);
+    }
+    let token = if request.temperature > 0.0 {
+        let cuts = Cuts { top_k: request.top_k, min_p: request.min_p, top_p: request.top_p };
+        draw(row, request.temperature, cuts, uniform(request.position), scratch)
+    } else {
+        argmax(row)
+    };
+    // Of the shaped row, before temperature (T-112).
+    Ok(Pick { token, logprobs: request.logprobs.map(|k| logprobs(row, token, k)) })
 }

@@ -1,0 +1,71 @@
+#![forbid(unsafe_code)]
+//! Log-probabilities of a picked token and of the best alternatives (T-122).
+//!
+//! One normaliser serves every path: the sum of the weights in the order of T-121, whose logarithm is taken in f64.
+
+use super::draw::{maximum, weight_sum};
+use crate::record::constant::misc::MAX_TOP_LOGPROBS;
+
+/// The log-probability of a picked token (T-122).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Logprobs {
+    /// Natural logarithm of the probability of the token.
+    pub logprob: f32,
+    /// Number of alternatives.
+    pub n_top: u32,
+    /// Their ids, best first; 0 past `n_top`.
+    pub top_ids: [u32; MAX_TOP_LOGPROBS],
+    /// Their log-probabilities, descending; 0.0 past `n_top`.
+    pub top_logprobs: [f32; MAX_TOP_LOGPROBS],
+}
+
+/// The log-probability of `token` under a shaped row, and the `k` best tokens, at most 20 (T-122).
+///
+/// Ties go to the lower id. A token without mass has minus infinity; a NaN counts as one. A token past the row has minus
+/// infinity too.
+pub fn logprobs(row: &[f32], token: u32, k: u32) -> Logprobs {
+    let best = maximum(row);
+    let log_sum_exp = f64::from(best) + f64::from(weight_sum(row, best)).ln();
+    let logprob = |logit: f32| {
+        if log_sum_exp.is_finite() && !logit.is_nan() {
+            // No probability is above 1, whatever the rounding says.
+            (f64::from(logit) - log_sum_exp).min(0.0) as f32
+        } else if logit == f32::INFINITY {
+            0.0
+        } else {
+            f32::NEG_INFINITY
+        }
+    };
+    let mut record = Logprobs {
+        logprob: row.get(token as usize).map_or(f32::NEG_INFINITY, |&logit| logprob(logit)),
+        n_top: 0,
+        top_ids: [0; MAX_TOP_LOGPROBS],
+        top_logprobs: [0.0; MAX_TOP_LOGPROBS],
+    };
+    let mut top = [(0u32, 0.0f32); MAX_TOP_LOGPROBS];
+    let n_top = best_of(row, &mut top[..(k as usize).min(MAX_TOP_LOGPROBS)]);
+    for (index, &(id, logit)) in top[..n_top].iter().enumerate() {
+        record.top_ids[index] = id;
+        record.top_logprobs[index] = logprob(logit);
+    }
+    record.n_top = n_top as u32;
+    record
+}
+
+/// Fills `top` with the best tokens of the row and their logits, best first; answers how many there are.
+fn best_of(row: &[f32], top: &mut [(u32, f32)]) -> usize {
+    let mut count = 0;
+    for (&logit, id) in row.iter().zip(0..) {
+        let full = count == top.len();
+        // A later token with an equal logit ranks below, so it only enters where there is room.
+        let enters = !logit.is_nan() && (!full || top.last().is_some_and(|&(_, worst)| logit > worst));
+        if !enters {
+            continue;
+        }
+        let place = top[..count].partition_point(|&(_, better)| better >= logit);
+        count += usize::from(!full);
+        top[place..count].rotate_right(1);
+        top[place] = (id, logit);
+    }
+    count
+}
