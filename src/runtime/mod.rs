@@ -11,9 +11,11 @@
 
 mod answers;
 mod descriptor;
+mod fake;
 
 pub use answers::{Answer, Answers};
 pub use descriptor::{Descriptor, SamplingDefaults, SamplingSupport};
+pub use fake::{CopyModel, FakeOptions, FakeRuntime, RecordedFeed};
 
 use crate::record::Status;
 use crate::record::constant::fault;

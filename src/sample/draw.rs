@@ -49,14 +49,14 @@ pub(super) fn maximum(row: &[f32]) -> f32 {
 
 /// `e^x` for `x` in (-36.7368, 0], within 2.5e-7 of it relative to its value; `exp(0)` is 1 (T-121).
 ///
-/// An `x` outside counts as the nearer end, NaN as the lower one.
+/// An `x` outside counts as the nearer end; NaN gives NaN.
 ///
 /// # Numerics
 /// `x = n ln 2 + r`, a polynomial of degree 6 in `r`, scaled by `2^n`. No fused operations, so that a machine that lacks them
 /// agrees.
 #[inline]
 pub fn exp(x: f32) -> f32 {
-    let x = x.max(LEAST).min(0.0);
+    let x = x.clamp(LEAST, 0.0);
     // The cast truncates; n is a whole number in [-53, 0].
     let whole = (x * core::f32::consts::LOG2_E - 0.5) as i32;
     let n = whole as f32;
