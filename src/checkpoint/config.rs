@@ -1,6 +1,8 @@
 #![forbid(unsafe_code)]
 //! The numbers of an architecture.
 
+use super::error::ConfigError;
+
 /// Families this crate computes; each is one file under `model`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -64,6 +66,30 @@ pub struct SlidingWindow {
     pub tokens: usize,
     /// Layer `i` is global when `(i + 1) % period == 0`; 0 makes every layer local.
     pub period: usize,
+    /// Layers below this one are global whatever the period says (Qwen2); 0 in all other families.
+    pub first_layer: usize,
+}
+
+impl SlidingWindow {
+    /// Whether layer `layer` sees only the last tokens.
+    pub fn is_local(&self, layer: usize) -> bool {
+        let global = self.period != 0 && (layer + 1).is_multiple_of(self.period);
+        layer >= self.first_layer && !global
+    }
+
+    /// The window whose local layers are those that `local` marks: all, all from some layer on, or all but every n-th.
+    ///
+    /// None when no layer is local. `Err` when the marks follow no such rule.
+    pub(super) fn from_marks(tokens: usize, local: &[bool]) -> Result<Option<Self>, ()> {
+        let Some(first_local) = local.iter().position(|&mark| mark) else { return Ok(None) };
+        let first_global = local.iter().position(|&mark| !mark).unwrap_or(0);
+        let candidates = [
+            Self { tokens, period: 0, first_layer: first_local },
+            Self { tokens, period: first_global + 1, first_layer: 0 },
+        ];
+        let fits = |window: &Self| local.iter().enumerate().all(|(layer, &mark)| window.is_local(layer) == mark);
+        candidates.into_iter().find(fits).map(Some).ok_or(())
+    }
 }
 
 /// The numbers of one model, checked: no size is 0, heads divide, sizes multiply without overflow.
@@ -91,17 +117,108 @@ pub struct ModelConfig {
     pub context_tokens: usize,
     /// Epsilon of every RMSNorm.
     pub norm_epsilon: f32,
+    /// Factor of the attention scores: 1 / sqrt(head_dim), but for Gemma 3 27B 1 / sqrt(hidden / n_heads).
+    pub attention_scale: f32,
     /// Rotary embedding.
     pub rope: RopeConfig,
     /// Sliding window, when some layers have one.
     pub window: Option<SlidingWindow>,
 }
 
+/// Most layers accepted.
+pub const MAX_LAYERS: usize = 1 << 12;
+/// Widest layer accepted, in elements.
+pub const MAX_WIDTH: usize = 1 << 24;
+/// Largest vocabulary accepted, in tokens.
+pub const MAX_VOCAB: usize = 1 << 24;
+/// Longest context accepted, in tokens.
+pub const MAX_CONTEXT_TOKENS: usize = (1 << 31) - 1;
+
 impl ModelConfig {
     /// How many tokens back layer `layer` sees; none sees all.
     pub fn window_of(&self, layer: usize) -> Option<usize> {
-        let window = self.window?;
-        let global = window.period != 0 && (layer + 1).is_multiple_of(window.period);
-        (!global).then_some(window.tokens)
+        self.window.filter(|window| window.is_local(layer)).map(|window| window.tokens)
     }
+
+    /// Checks every number; a configuration that passes can be computed with without overflow.
+    ///
+    /// # Errors
+    /// `Range`, `NotDivisible` or `Overflow`, naming the number.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let sizes = [
+            ("layers", self.layers, MAX_LAYERS),
+            ("hidden", self.hidden, MAX_WIDTH),
+            ("ffn_hidden", self.ffn_hidden, MAX_WIDTH),
+            ("n_heads", self.n_heads, MAX_WIDTH),
+            ("n_kv_heads", self.n_kv_heads, MAX_WIDTH),
+            ("head_dim", self.head_dim, MAX_WIDTH),
+            ("vocab", self.vocab, MAX_VOCAB),
+            ("context_tokens", self.context_tokens, MAX_CONTEXT_TOKENS),
+        ];
+        for (name, size, max) in sizes {
+            if size == 0 || size > max {
+                return Err(range(name, size, "a size from 1 to the most that is accepted"));
+            }
+        }
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            return Err(ConfigError::NotDivisible {
+                dividend: "n_heads",
+                dividend_value: self.n_heads as u64,
+                divisor: "n_kv_heads",
+                divisor_value: self.n_kv_heads as u64,
+            });
+        }
+        self.check_products()?;
+        self.check_rope()?;
+        for (name, value) in [("norm_epsilon", self.norm_epsilon), ("attention_scale", self.attention_scale)] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(range(name, value, "positive and finite"));
+            }
+        }
+        match self.window {
+            Some(window) if window.tokens == 0 => Err(range("window.tokens", 0, "at least 1")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_products(&self) -> Result<(), ConfigError> {
+        for (product, heads) in [("n_heads x head_dim", self.n_heads), ("n_kv_heads x head_dim", self.n_kv_heads)] {
+            if heads.checked_mul(self.head_dim).is_none_or(|width| width > MAX_WIDTH) {
+                return Err(ConfigError::Overflow { product });
+            }
+        }
+        // The largest amount that is ever computed: keys and values in F32 of a whole context.
+        let cells = [self.layers, self.n_kv_heads, self.head_dim, 2 * size_of::<f32>()];
+        let bytes = cells.iter().try_fold(self.context_tokens as u64, |all, &size| all.checked_mul(size as u64));
+        if bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
+            return Err(ConfigError::Overflow { product: "context_tokens x layers x n_kv_heads x head_dim" });
+        }
+        Ok(())
+    }
+
+    fn check_rope(&self) -> Result<(), ConfigError> {
+        let rope = &self.rope;
+        if rope.dims == 0 || !rope.dims.is_multiple_of(2) || rope.dims > self.head_dim {
+            return Err(range("rope.dims", rope.dims, "even, positive and at most head_dim"));
+        }
+        let positive = |name, value: f32| {
+            if value.is_finite() && value > 0.0 { Ok(()) } else { Err(range(name, value, "positive and finite")) }
+        };
+        positive("rope.base", rope.base)?;
+        rope.local_base.map_or(Ok(()), |base| positive("rope.local_base", base))?;
+        match &rope.scaling {
+            RopeScaling::None => Ok(()),
+            RopeScaling::Linear { factor } => positive("rope.scaling.factor", *factor),
+            RopeScaling::Factors { factors } if factors.len() != rope.dims / 2 => {
+                Err(range("the number of rope factors", factors.len(), "half of rope.dims"))
+            }
+            RopeScaling::Factors { factors } => {
+                factors.iter().try_for_each(|&factor| positive("a rope factor", factor))
+            }
+        }
+    }
+}
+
+fn range(key: &str, got: impl core::fmt::Display, expected: &'static str) -> ConfigError {
+    ConfigError::Range { key: key.to_owned(), got: got.to_string(), expected }
 }

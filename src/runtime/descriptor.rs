@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! What a runtime says of itself.
 
+use crate::checkpoint::SamplingDefaults;
 use crate::sample::SampleRequest;
 
 /// Identity, limits and abilities of a runtime; read once and constant afterwards.
@@ -82,21 +83,4 @@ impl SamplingSupport {
         let picks = if request.temperature > 0.0 { self.draws } else { self.greedy };
         picks && (self.shaping || !shaped) && (self.logprobs || request.logprobs.is_none())
     }
-}
-
-/// Sampling parameters that a checkpoint recommends; members it does not claim are none.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct SamplingDefaults {
-    /// Temperature.
-    pub temperature: Option<f32>,
-    /// Nucleus mass.
-    pub top_p: Option<f32>,
-    /// Number of candidates.
-    pub top_k: Option<u32>,
-    /// Relative probability floor.
-    pub min_p: Option<f32>,
-    /// Repetition penalty.
-    pub repetition_penalty: Option<f32>,
-    /// Whether to sample at all.
-    pub do_sample: Option<bool>,
 }

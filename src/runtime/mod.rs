@@ -13,8 +13,9 @@ mod answers;
 mod descriptor;
 mod fake;
 
+pub use crate::checkpoint::SamplingDefaults;
 pub use answers::{Answer, Answers};
-pub use descriptor::{Descriptor, SamplingDefaults, SamplingSupport};
+pub use descriptor::{Descriptor, SamplingSupport};
 pub use fake::{CopyModel, FakeOptions, FakeRuntime, RecordedFeed};
 
 use crate::record::Status;
