@@ -138,15 +138,15 @@ pub struct RopeTable {
 }
 
 /// Operations over activation rows. Shapes are promised by the caller, which checked them when the model was built.
-pub trait Backend {
+pub trait Backend: Send + 'static {
     /// A weight matrix `[rows, cols]`, prepared for this backend.
-    type Matrix;
+    type Matrix: Send + 'static;
     /// A weight vector in f32.
-    type Vector;
+    type Vector: Send + 'static;
     /// Activation rows in f32: `[rows, width]`.
-    type Buffer;
+    type Buffer: Send + 'static;
     /// Keys and values of all layers in one pool of pages.
-    type Pages;
+    type Pages: Send + 'static;
 
     /// Prepares a matrix.
     ///
@@ -220,11 +220,11 @@ pub trait Backend {
     /// Row `i` of `out` is row `rows[i]` of `x`.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[usize], out: &mut Self::Buffer);
 
-    /// Copies all rows to the host.
+    /// Copies whole rows to the host, from `first_row` on, as many as fill `out`.
     ///
     /// # Errors
     /// `Device`.
-    fn read(&self, x: &Self::Buffer, out: &mut [f32]) -> Result<(), BackendError>;
+    fn read(&self, x: &Self::Buffer, first_row: usize, out: &mut [f32]) -> Result<(), BackendError>;
 
     /// Copies whole pages, all layers: page `to` becomes page `from`.
     fn copy_pages(&self, pages: &mut Self::Pages, copies: &[(u32, u32)]);
