@@ -12,3 +12,4 @@ pub mod ring;
 pub mod runtime;
 pub mod sample;
 pub mod tensor;
+pub mod testing;
