@@ -7,6 +7,7 @@ pub mod backend;
 pub mod checkpoint;
 pub mod engine;
 pub mod kv;
+pub mod model;
 pub mod record;
 pub mod ring;
 pub mod runtime;

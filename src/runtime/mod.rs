@@ -12,15 +12,20 @@
 mod answers;
 mod descriptor;
 mod fake;
+mod paged;
 
 pub use crate::checkpoint::SamplingDefaults;
 pub use answers::{Answer, Answers};
 pub use descriptor::{Descriptor, SamplingSupport};
 pub use fake::{CopyModel, FakeOptions, FakeRuntime, RecordedFeed};
+pub use paged::{MemoryPlan, ModelRuntime, PagedError, PagedIdentity, PagedOptions};
 
 use crate::record::Status;
 use crate::record::constant::fault;
 use crate::sample::SampleRequest;
+
+/// Most tokens of a feed that wants every row.
+pub const ROWS_MAX: usize = 8;
 
 /// Names a sequence of one runtime; 0 is none.
 pub type SeqHandle = u64;
@@ -95,7 +100,7 @@ pub enum Want<'a> {
     Nothing,
     /// The logits row after its last token.
     LastRow,
-    /// One row per fed token, at most 8; only where `verify_rows` is set.
+    /// One row per fed token, at most [`ROWS_MAX`]; only where `verify_rows` is set.
     EveryRow,
     /// A token picked from the row after its last token; only where [`SamplingSupport::serves`] the request.
     Token(SampleRequest<'a>),

@@ -35,12 +35,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use self::cells::Cells;
 use self::sequence::{Sequence, hash};
-use super::{Answers, Descriptor, Feed, Input, MemCounters, Runtime, RuntimeError, SeqHandle, Vocabulary, Want};
+use super::{
+    Answers, Descriptor, Feed, Input, MemCounters, ROWS_MAX, Runtime, RuntimeError, SeqHandle, Vocabulary, Want,
+};
 use crate::record::constant::encoding;
 use crate::sample::{Pick, SampleRequest, Scratch, pick};
-
-/// Most tokens of a feed that wants every row.
-const ROWS_MAX: usize = 8;
 
 /// What a scripted or planted row replaces.
 #[derive(Clone, Debug)]

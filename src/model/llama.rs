@@ -1,0 +1,73 @@
+#![forbid(unsafe_code)]
+//! Llama 2 and 3, SmolLM2, Mistral.
+//!
+//! Pre-norm layers, GQA with rotary embedding, SwiGLU. Llama 3.1 divides the frequencies by factors, Mistral has a sliding
+//! window in every layer; both are in the configuration.
+//!
+//! # Source
+//! arXiv 2307.09288 (Llama 2), 2407.21783 (Llama 3), 2310.06825 (Mistral), 2502.02737 (SmolLM2)
+
+use super::pass::{Pass, attention_shape, logits};
+use super::weights::{Ends, FeedForward, Loader, Qkv};
+use super::{ModelError, Network, TensorSource, Workspace, rope};
+use crate::backend::{AttentionShape, Backend, BackendError, Gate, RopeTable};
+use crate::checkpoint::ModelConfig;
+
+struct Layer<B: Backend> {
+    attention_norm: B::Vector,
+    attention: AttentionShape,
+    qkv: Qkv<B>,
+    output: B::Matrix,
+    ffn_norm: B::Vector,
+    ffn: FeedForward<B>,
+}
+
+/// The network.
+pub(super) struct Llama<B: Backend> {
+    ends: Ends<B>,
+    layers: Vec<Layer<B>>,
+    rope: RopeTable,
+    epsilon: f32,
+}
+
+impl<B: Backend> Llama<B> {
+    pub(super) fn load(backend: &B, config: &ModelConfig, tensors: &dyn TensorSource) -> Result<Self, ModelError> {
+        let load = Loader { backend, config, tensors };
+        let layer = |index| {
+            Ok(Layer {
+                attention_norm: load.norm(index, "attn_norm")?,
+                attention: attention_shape(config, index),
+                qkv: load.qkv(index)?,
+                output: load.attention_output(index)?,
+                ffn_norm: load.norm(index, "ffn_norm")?,
+                ffn: load.feed_forward(index)?,
+            })
+        };
+        Ok(Self {
+            ends: load.ends()?,
+            layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
+            rope: rope::global(config),
+            epsilon: config.norm_epsilon,
+        })
+    }
+}
+
+impl<B: Backend> Network<B> for Llama<B> {
+    fn forward(&self, pass: &mut Pass<'_, B>) {
+        pass.embed(&self.ends.embedding, 1.0);
+        for (index, layer) in self.layers.iter().enumerate() {
+            pass.norm(&layer.attention_norm, self.epsilon);
+            pass.project(&layer.qkv, None);
+            pass.attend(index, &layer.attention, &self.rope, &layer.output);
+            pass.add_delta();
+
+            pass.norm(&layer.ffn_norm, self.epsilon);
+            pass.feed_forward(&layer.ffn, Gate::Silu);
+            pass.add_delta();
+        }
+    }
+
+    fn head(&self, backend: &B, work: &mut Workspace<B>, rows: &[usize]) -> Result<(), BackendError> {
+        logits(backend, work, rows, &self.ends, self.epsilon)
+    }
+}

@@ -1,0 +1,127 @@
+#![forbid(unsafe_code)]
+//! The activation rows of a pass, in buffers that are made once and used for every step.
+//!
+//! # Limits
+//! `rows` rows for the walk and `head_rows` rows of logits: longer steps are walked in parts, so the memory is known before
+//! the model is loaded ([`WorkspaceShape::bytes`]).
+
+use crate::backend::{Backend, BackendError};
+use crate::checkpoint::ModelConfig;
+
+/// Sizes of a workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkspaceShape {
+    /// Most rows of a pass.
+    pub rows: usize,
+    /// Most rows of logits at once.
+    pub head_rows: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width of the queries: all heads.
+    pub query: usize,
+    /// Width of the keys, and of the values.
+    pub key: usize,
+    /// Width of the feed-forward layer.
+    pub ffn_hidden: usize,
+    /// Logits of a row.
+    pub vocab: usize,
+}
+
+impl WorkspaceShape {
+    /// The sizes for a model.
+    pub fn new(config: &ModelConfig, rows: usize, head_rows: usize) -> Self {
+        Self {
+            rows,
+            head_rows,
+            hidden: config.hidden,
+            query: config.n_heads * config.head_dim,
+            key: config.n_kv_heads * config.head_dim,
+            ffn_hidden: config.ffn_hidden,
+            vocab: config.vocab,
+        }
+    }
+
+    /// Bytes of all buffers; none on overflow.
+    pub fn bytes(&self) -> Option<u64> {
+        let pass_width =
+            [3 * self.hidden, 2 * self.query, 2 * self.key, 2 * self.ffn_hidden].iter().sum::<usize>() as u64;
+        let head_width = self.hidden as u64 + self.vocab as u64;
+        let pass = pass_width.checked_mul(self.rows as u64)?;
+        let head = head_width.checked_mul(self.head_rows as u64)?;
+        pass.checked_add(head)?.checked_mul(size_of::<f32>() as u64)
+    }
+}
+
+/// Buffers of one row per fed token, and of one row per row of logits.
+pub struct Workspace<B: Backend> {
+    /// The residual stream, `[rows, hidden]`.
+    pub(super) stream: B::Buffer,
+    /// The stream under a norm, `[rows, hidden]`.
+    pub(super) normed: B::Buffer,
+    /// What a section adds to the stream, `[rows, hidden]`.
+    pub(super) delta: B::Buffer,
+    /// Queries, `[rows, n_heads * head_dim]`.
+    pub(super) queries: B::Buffer,
+    /// Keys, `[rows, n_kv_heads * head_dim]`.
+    pub(super) keys: B::Buffer,
+    /// Values, `[rows, n_kv_heads * head_dim]`.
+    pub(super) values: B::Buffer,
+    /// What the heads attend to, `[rows, n_heads * head_dim]`.
+    pub(super) attended: B::Buffer,
+    /// Gate of the feed-forward section, then its product, `[rows, ffn_hidden]`.
+    pub(super) gate: B::Buffer,
+    /// The other factor, `[rows, ffn_hidden]`.
+    pub(super) up: B::Buffer,
+    /// Rows of the stream whose logits are wanted, `[head_rows, hidden]`.
+    pub(super) wanted: B::Buffer,
+    /// Logits, `[head_rows, vocab]`.
+    pub(super) logits: B::Buffer,
+}
+
+impl<B: Backend> Workspace<B> {
+    /// Makes all buffers at their largest.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Device`.
+    pub fn new(backend: &B, shape: &WorkspaceShape) -> Result<Self, BackendError> {
+        let mut work = Self {
+            stream: backend.buffer(shape.hidden),
+            normed: backend.buffer(shape.hidden),
+            delta: backend.buffer(shape.hidden),
+            queries: backend.buffer(shape.query),
+            keys: backend.buffer(shape.key),
+            values: backend.buffer(shape.key),
+            attended: backend.buffer(shape.query),
+            gate: backend.buffer(shape.ffn_hidden),
+            up: backend.buffer(shape.ffn_hidden),
+            wanted: backend.buffer(shape.hidden),
+            logits: backend.buffer(shape.vocab),
+        };
+        work.resize(backend, shape.rows)?;
+        work.resize_head(backend, shape.head_rows)?;
+        Ok(work)
+    }
+
+    /// Gives the buffers of a pass `rows` rows.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Device`; never for as many rows as the workspace was made for.
+    pub fn resize(&mut self, backend: &B, rows: usize) -> Result<(), BackendError> {
+        let Self { stream, normed, delta, queries, keys, values, attended, gate, up, .. } = self;
+        for buffer in [stream, normed, delta, queries, keys, values, attended, gate, up] {
+            backend.resize(buffer, rows)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the buffers of the head `rows` rows.
+    pub(super) fn resize_head(&mut self, backend: &B, rows: usize) -> Result<(), BackendError> {
+        backend.resize(&mut self.wanted, rows)?;
+        backend.resize(&mut self.logits, rows)
+    }
+
+    /// Logits of the rows that the head was last asked for, `[rows, vocab]`.
+    pub fn logits(&self) -> &B::Buffer {
+        &self.logits
+    }
+}

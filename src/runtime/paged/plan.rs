@@ -1,0 +1,110 @@
+#![forbid(unsafe_code)]
+//! What a model will take, before it is loaded.
+
+use crate::backend::{KvShape, KvType};
+use crate::checkpoint::ModelConfig;
+use crate::kv::PagePool;
+use crate::model::WorkspaceShape;
+use crate::runtime::ROWS_MAX;
+
+/// Most rows of one walk over the layers: longer steps are walked in parts.
+const PASS_ROWS: usize = 512;
+/// Bytes of logits computed at once, when that is more than [`ROWS_MAX`] rows.
+const LOGITS_BYTES: usize = 16 << 20;
+
+/// Sizes of a runtime, chosen by the host and checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagedOptions {
+    /// Element type of cached keys and values.
+    pub kv_type: KvType,
+    /// Tokens per page.
+    pub page_size_tokens: usize,
+    /// Pages of the pool.
+    pub pool_pages: usize,
+    /// Most tokens of a sequence.
+    pub context_tokens: usize,
+    /// Feeds of one decode step, for which a host plans.
+    pub max_lanes: u32,
+    /// Prompt tokens of one step, for which a host plans.
+    pub prefill_step_tokens: u32,
+    /// Most rows of one walk over the layers, at least [`ROWS_MAX`]; 0 is 512, or less when steps are shorter. Changes memory and
+    /// speed, never a bit of an answer.
+    pub pass_rows: usize,
+}
+
+impl PagedOptions {
+    /// Rows of one walk, with the default filled in.
+    pub fn resolved_pass_rows(&self) -> usize {
+        let step = self.max_lanes.max(self.prefill_step_tokens) as usize;
+        let rows = if self.pass_rows == 0 { step.min(PASS_ROWS) } else { self.pass_rows };
+        rows.max(ROWS_MAX)
+    }
+
+    /// The pool.
+    pub(super) fn kv_shape(&self, config: &ModelConfig) -> KvShape {
+        KvShape {
+            layers: config.layers,
+            n_kv_heads: config.n_kv_heads,
+            head_dim: config.head_dim,
+            page_size_tokens: self.page_size_tokens,
+            pages: self.pool_pages,
+            element: self.kv_type,
+        }
+    }
+
+    /// The activations.
+    pub(super) fn workspace_shape(&self, config: &ModelConfig) -> WorkspaceShape {
+        let rows = self.resolved_pass_rows();
+        let head_rows = (LOGITS_BYTES / (size_of::<f32>() * config.vocab)).max(ROWS_MAX).min(rows);
+        WorkspaceShape::new(config, rows, head_rows)
+    }
+}
+
+/// Bytes of a runtime by what they are for. Beyond these, block tables take 4 bytes per page that a sequence holds, and the
+/// answers of a step belong to the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Weights that stay in their file; they are mapped, and shared with other processes.
+    pub weights_mapped_bytes: u64,
+    /// Keys and values of all pages.
+    pub kv_pool_bytes: u64,
+    /// Activations.
+    pub activation_bytes: u64,
+    /// Free list, reference counts, and the row that tokens are picked from.
+    pub table_bytes: u64,
+}
+
+impl MemoryPlan {
+    /// The plan of a model with these numbers, options and weights; none when a sum does not fit 64 bits.
+    pub fn new(config: &ModelConfig, options: &PagedOptions, weights_mapped_bytes: u64) -> Option<Self> {
+        let kv = options.kv_shape(config);
+        let plan = Self {
+            weights_mapped_bytes,
+            kv_pool_bytes: kv.page_bytes()?.checked_mul(kv.pages as u64)?,
+            activation_bytes: options.workspace_shape(config).bytes()?,
+            table_bytes: PagePool::table_bytes(kv.pages).checked_add(row_bytes(config.vocab))?,
+        };
+        plan.checked_total().map(|_| plan)
+    }
+
+    /// All bytes.
+    pub fn total_bytes(&self) -> u64 {
+        self.weights_mapped_bytes + self.allocated_bytes()
+    }
+
+    /// The bytes that are allocated: all but the mapped ones.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.kv_pool_bytes + self.activation_bytes + self.table_bytes
+    }
+
+    fn checked_total(&self) -> Option<u64> {
+        [self.kv_pool_bytes, self.activation_bytes, self.table_bytes]
+            .into_iter()
+            .try_fold(self.weights_mapped_bytes, u64::checked_add)
+    }
+}
+
+/// Bytes of one row of logits.
+fn row_bytes(vocab: usize) -> u64 {
+    vocab as u64 * size_of::<f32>() as u64
+}
