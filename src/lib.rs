@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod checkpoint;
 pub mod engine;
+pub mod executor;
 pub mod kv;
 pub mod model;
 pub mod record;

@@ -4,7 +4,7 @@
 //! Any engine goes through the same surface: give [`tick_contract`] a function that makes a [`Harness`] around a fresh one.
 //!
 //! ```ignore
-//! tick_contract::run_all(|| Harness::with_engine(Executor::new(FakeRuntime::default(), ExecutorConfig::default())));
+//! tick_contract::run_all(|| Harness::with_engine(Executor::new(FakeRuntime::default())));
 //! ```
 //!
 //! Everything here panics when the engine is wrong: it is for tests.
@@ -15,6 +15,7 @@
 
 mod agreement;
 mod events;
+mod executor;
 mod harness;
 pub mod tick_contract;
 

@@ -1,0 +1,120 @@
+#![forbid(unsafe_code)]
+//! Stage 6, decode: set-up, replayed tails, rounds (T-96 .. T-109).
+//!
+//! ```text
+//!   set-up      which jobs want tokens at all
+//!   replay      tails, one token a step (replay.rs)
+//!   round:      feed the pending token of every job that holds no answer yet
+//!               evaluate every job, by ascending tag (evaluate.rs)
+//!   until no job is left, or somebody wants the tick to end (never before the first evaluation)
+//! ```
+//!
+//! A round is one step: a plan never decodes more lanes than the runtime takes at once (T-15, T-19).
+
+use std::time::Instant;
+
+use super::evaluate::Verdict;
+use super::prefill::Prefilled;
+use super::replay::replay;
+use super::run::{Fatal, Job, Portion, Run};
+use crate::runtime::Runtime;
+
+/// A plan whose work is done; what is left is to tell.
+pub(super) struct Finished<'s> {
+    pub(super) plan_seq: u64,
+    pub(super) jobs: &'s [Job],
+    pub(super) prefill_ns: u64,
+    pub(super) decode_ns: u64,
+}
+
+/// Runs the jobs.
+///
+/// # Errors
+/// The runtime is broken.
+pub(super) fn decode<'s, R: Runtime>(prefilled: Prefilled<'s>, run: &mut Run<'_, R>) -> Result<Finished<'s>, Fatal> {
+    let Prefilled { plan_seq, jobs, yielded, prefill_ns } = prefilled;
+    let mut decode_ns = 0;
+    if !jobs.is_empty() {
+        let started = Instant::now();
+        set_up(jobs, yielded, run)?;
+        replay(jobs, run)?;
+        run_rounds(jobs, run)?;
+        decode_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    }
+    run.steps.banks_kept = 0;
+    Ok(Finished { plan_seq, jobs, prefill_ns, decode_ns })
+}
+
+/// Says which jobs are active, and lets injected faults strike (T-96).
+fn set_up<R: Runtime>(jobs: &mut [Job], yielded: bool, run: &mut Run<'_, R>) -> Result<(), Fatal> {
+    for job in jobs {
+        let Some(lane) = run.state.lanes.get_mut(job.lane) else { continue };
+        if let Some(code) = lane.take_injected_fault() {
+            run.fault(job.lane, code);
+            continue;
+        }
+        let cut = yielded && lane.committed_len() < lane.prompt_len();
+        job.active = job.grant_left > 0 && !cut;
+    }
+    Ok(())
+}
+
+/// Rounds until every job is done or the tick should end.
+fn run_rounds<R: Runtime>(jobs: &mut [Job], run: &mut Run<'_, R>) -> Result<(), Fatal> {
+    let mut active = std::mem::take(&mut run.steps.active);
+    active.clear();
+    active.extend(jobs.iter().enumerate().filter(|(_, job)| job.active).map(|(number, _)| number));
+    // The first round feeds in plan order, the others by ascending tag (T-104).
+    queue_round(&active, jobs, run)?;
+    active.sort_unstable_by_key(|&number| jobs.get(number).map(|job| job.tag));
+    while !active.is_empty() {
+        if !run.steps.portions.is_empty() {
+            run.step(jobs)?;
+        }
+        evaluate_round(&mut active, jobs, run)?;
+        if !active.is_empty() && run.rings.yield_requested() {
+            break;
+        }
+        queue_round(&active, jobs, run)?;
+    }
+    run.steps.active = active;
+    Ok(())
+}
+
+/// Lists what is fed: the pending token of every job without an answer (T-97).
+///
+/// A lane whose context is full is not fed: its evaluation ends it, whatever the answer would have been (T-106).
+fn queue_round<R: Runtime>(active: &[usize], jobs: &[Job], run: &mut Run<'_, R>) -> Result<(), Fatal> {
+    run.steps.portions.clear();
+    for &number in active {
+        let job = jobs.get(number).ok_or(Fatal)?;
+        let lane = run.state.lanes.get(job.lane).ok_or(Fatal)?;
+        let full = lane.committed_len() as u64 >= run.state.descriptor.max_seq_len;
+        if job.held.is_some() || full {
+            continue;
+        }
+        if !lane.has_pending_input() {
+            return Err(Fatal);
+        }
+        let committed = lane.committed_len();
+        let portion = Portion { lane: job.lane, job: Some(number), fed: committed, committed, asks: true };
+        run.steps.portions.push(portion);
+    }
+    Ok(())
+}
+
+/// Evaluates the active jobs in their order and keeps those that go on.
+fn evaluate_round<R: Runtime>(active: &mut Vec<usize>, jobs: &mut [Job], run: &mut Run<'_, R>) -> Result<(), Fatal> {
+    let mut kept = 0;
+    for place in 0..active.len() {
+        let number = *active.get(place).ok_or(Fatal)?;
+        let job = jobs.get_mut(number).ok_or(Fatal)?;
+        if run.evaluate(job)? == Verdict::GoesOn {
+            active.swap(kept, place);
+            kept += 1;
+        }
+    }
+    active.truncate(kept);
+    run.steps.banks_kept = 0;
+    Ok(())
+}

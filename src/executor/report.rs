@@ -1,0 +1,71 @@
+#![forbid(unsafe_code)]
+//! Stage 7, report: emits, counters and the record that holds it all (T-140 .. T-147).
+
+use std::time::Instant;
+
+use super::decode::Finished;
+use super::run::{Job, Run};
+use crate::record::constant::{fault, tick_status};
+use crate::record::view::Plain;
+use crate::record::{LaneEmit, RingRef, SpecStats, TickMemCounters, TickTimings, TokenRef};
+use crate::runtime::Runtime;
+
+/// Writes the emits and completes the events.
+pub(super) fn report<R: Runtime>(finished: Finished<'_>, started: Instant, run: &mut Run<'_, R>) {
+    for job in finished.jobs {
+        emit(job, run);
+    }
+    run.events.forget_logprobs_of_faulted();
+    let status = match (run.events.faults.is_empty(), run.events.shed_entries.is_empty()) {
+        (false, _) => tick_status::LANE_ERRORS,
+        (true, false) => tick_status::SHED,
+        (true, true) => tick_status::OK,
+    };
+    let mem = memory(run);
+    let timings = TickTimings {
+        wall_ns: u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        prefill_ns: finished.prefill_ns,
+        decode_ns: finished.decode_ns,
+        graph_hits: 0,
+        graph_misses: 0,
+    };
+    run.events.complete(finished.plan_seq, status, timings, mem);
+}
+
+/// The emit of one job; a lane whose tokens the ring cannot hold faults instead (T-141).
+fn emit<R: Runtime>(job: &Job, run: &mut Run<'_, R>) {
+    let Some(lane) = run.state.lanes.get(job.lane) else { return };
+    let mut emit = LaneEmit {
+        lane_tag: job.tag,
+        token_ref: TokenRef::zeroed(),
+        n_tokens: 0,
+        finish: job.finish,
+        logits_row: RingRef::zeroed(),
+        spec: SpecStats::zeroed(),
+    };
+    if lane.recipe().is_host() {
+        emit.logits_row = lane.row().unwrap_or(RingRef::zeroed());
+    } else {
+        let tokens = lane.known(job.emit_from, lane.known_len());
+        let Ok(reference) = run.rings.write_tokens(tokens) else {
+            return run.fault(job.lane, fault::REF_SPAN_OOB);
+        };
+        emit.token_ref = reference;
+        emit.n_tokens = reference.count;
+    }
+    run.events.emits.push(emit);
+}
+
+/// Memory at the end of the tick, in pages where the record says so (T-145).
+fn memory<R: Runtime>(run: &Run<'_, R>) -> TickMemCounters {
+    let counters = run.state.runtime.mem_counters();
+    let page = u64::from(run.state.descriptor.page_size_tokens.max(1));
+    TickMemCounters {
+        allocated_bytes: counters.allocated_bytes,
+        host_retained_bytes: 0,
+        pool_blocks_total: counters.cells_total / page,
+        pool_blocks_used: counters.cells_used / page,
+        pool_bytes_evictable: 0,
+        tentative_bytes: 0,
+    }
+}

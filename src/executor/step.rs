@@ -1,0 +1,151 @@
+#![forbid(unsafe_code)]
+//! One step of the runtime: the only place where sequences grow.
+//!
+//! Prefill, replay and decode rounds all say what each lane takes ([`Portion`]) and come here. The step feeds the tokens that the
+//! lanes know and the sequences lack, asks for a token where the runtime picks it itself and for a row where not, checks
+//! the answers, and moves the marks of the lanes. So E-1 is kept in one function.
+//!
+//! # Invariants
+//! A failed step moved no mark: its lanes are gone instead (T-132).
+
+use super::lane::Lane;
+use super::run::{Fatal, Held, Job, Portion, Run, StepBuffers};
+use super::state::State;
+use crate::runtime::{Answer, Answers, Feed, Input, Runtime, SamplingSupport, Want};
+
+impl<R: Runtime> Run<'_, R> {
+    /// Runs `steps.portions` as one step; portions that feed nothing only move their lane's marks.
+    ///
+    /// Answers that were asked for are then held by their jobs. When the step fails with a fault, every lane it fed is
+    /// faulted.
+    ///
+    /// Answers whether the step ran, which a step without feeds does.
+    ///
+    /// # Errors
+    /// The runtime is broken, or its answers do not fit what was asked.
+    pub(super) fn step(&mut self, jobs: &mut [Job]) -> Result<bool, Fatal> {
+        let StepBuffers { banks, banks_kept, feeds, portions, .. } = &mut *self.steps;
+        if banks.len() <= *banks_kept {
+            banks.push(Answers::new());
+        }
+        let bank = *banks_kept;
+        let answers = banks.get_mut(bank).ok_or(Fatal)?;
+        match feed(self.state, portions, answers, feeds)? {
+            Ok(()) => self.take_answers(bank, jobs).map(|()| true),
+            Err(code) => self.fail_step(code).map(|()| false),
+        }
+    }
+
+    /// Moves the marks of the lanes and hands the answers of bank `bank` to the jobs that asked.
+    fn take_answers(&mut self, bank: usize, jobs: &mut [Job]) -> Result<(), Fatal> {
+        let mut feed = 0;
+        for index in 0..self.steps.portions.len() {
+            let portion = *self.steps.portions.get(index).ok_or(Fatal)?;
+            let lane = self.state.lanes.get_mut(portion.lane).ok_or(Fatal)?;
+            if lane.fed_len() >= portion.fed {
+                lane.advance(lane.fed_len(), portion.committed);
+                continue;
+            }
+            lane.advance(portion.fed, portion.committed);
+            let answer = self.steps.banks.get(bank).and_then(|answers| answers.as_slice().get(feed)).ok_or(Fatal)?;
+            if let &Answer::Fault(code) = answer {
+                self.fault(portion.lane, code);
+            } else if portion.asks {
+                let job = portion.job.and_then(|job| jobs.get_mut(job)).ok_or(Fatal)?;
+                job.held = Some(Held { bank, feed });
+                self.steps.banks_kept = bank + 1;
+            }
+            feed += 1;
+        }
+        Ok(())
+    }
+
+    /// Faults the lanes of a failed step; those it did not feed go on (T-92, T-132).
+    fn fail_step(&mut self, code: u32) -> Result<(), Fatal> {
+        for index in 0..self.steps.portions.len() {
+            let portion = *self.steps.portions.get(index).ok_or(Fatal)?;
+            let lane = self.state.lanes.get_mut(portion.lane).ok_or(Fatal)?;
+            if lane.fed_len() < portion.fed {
+                self.fault(portion.lane, code);
+            } else {
+                lane.advance(lane.fed_len(), portion.committed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls the runtime, if any portion feeds it. The inner error is the fault code of the fed lanes.
+fn feed<R: Runtime>(
+    state: &mut State<R>,
+    portions: &[Portion],
+    answers: &mut Answers,
+    spare: &mut Vec<Feed<'static>>,
+) -> Result<Result<(), u32>, Fatal> {
+    let State { runtime, descriptor, lanes, exempt, .. } = state;
+    let mut feeds: Vec<Feed<'_>> = std::mem::take(spare);
+    for portion in portions {
+        let lane = lanes.get(portion.lane).ok_or(Fatal)?;
+        if lane.fed_len() < portion.fed {
+            feeds.push(Feed {
+                sequence: lane.sequence(),
+                input: Input::Tokens(lane.known(lane.fed_len(), portion.fed)),
+                want: want(lane, portion, exempt, descriptor.sampling),
+            });
+        }
+    }
+    let outcome = match feeds.is_empty() {
+        true => Ok(()),
+        false => runtime.step(&feeds, answers),
+    };
+    let checked = match outcome {
+        Ok(()) => check(&feeds, answers, descriptor.vocab_size).map(Ok),
+        Err(error) => error.fault_code().ok_or(Fatal).map(Err),
+    };
+    *spare = recycle(feeds);
+    checked
+}
+
+/// What a portion wants of the runtime: the token itself where the runtime picks it, else the row.
+fn want<'a>(lane: &'a Lane, portion: &Portion, exempt: &'a [u32], served: SamplingSupport) -> Want<'a> {
+    if !portion.asks {
+        return Want::Nothing;
+    }
+    if lane.recipe().is_host() {
+        return Want::LastRow;
+    }
+    let request = lane.recipe().request(lane.known(0, portion.fed), lane.draw_position(), exempt);
+    match served.serves(&request) {
+        true => Want::Token(request),
+        false => Want::LastRow,
+    }
+}
+
+/// Whether there is one answer of the right kind per feed.
+fn check(feeds: &[Feed<'_>], answers: &Answers, vocab_size: u32) -> Result<(), Fatal> {
+    if feeds.is_empty() {
+        return Ok(());
+    }
+    let list = answers.as_slice();
+    let fits = |(feed, answer): (&Feed<'_>, &Answer)| match (&feed.want, answer) {
+        (Want::Nothing, Answer::Nothing) | (_, Answer::Fault(_)) => true,
+        (Want::LastRow, Answer::Rows { first, count: 1 }) => {
+            answers.row(*first).is_some_and(|row| row.len() == vocab_size as usize)
+        }
+        (Want::Token(request), Answer::Picked(pick)) => {
+            pick.token < vocab_size && pick.logprobs.is_some() == request.logprobs.is_some()
+        }
+        _ => false,
+    };
+    match list.len() == feeds.len() && feeds.iter().zip(list).all(fits) {
+        true => Ok(()),
+        false => Err(Fatal),
+    }
+}
+
+/// The memory of a list whose borrows have ended, for a list of the next step.
+fn recycle(mut feeds: Vec<Feed<'_>>) -> Vec<Feed<'static>> {
+    feeds.clear();
+    // Collecting from a vector's own iterator keeps its memory; `executor_alloc` proves it.
+    feeds.into_iter().map_while(|_| None).collect()
+}
