@@ -1,0 +1,71 @@
+//! Every family against logits that a double-precision program of its own computed from the same file.
+
+#![allow(dead_code, reason = "the shared helpers have more than this file uses")]
+
+#[path = "common/model.rs"]
+mod model;
+#[path = "common/naive.rs"]
+mod naive;
+
+use ictus::backend::{Backend, KvType};
+use ictus::checkpoint::Checkpoint;
+use ictus::runtime::Runtime;
+use naive::Naive;
+use serde_json::Value;
+
+/// Folder and name of the models that have an expectation.
+const FILES: [(&str, &str); 6] = [
+    ("tests/data", "llama-rope-scaled"),
+    ("tests/data", "llama-window"),
+    ("tests/data", "qwen2"),
+    ("tests/data", "qwen3"),
+    ("tests/data", "gemma3"),
+    ("models", "ictus-tiny"),
+];
+
+fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    floats(value).into_iter().map(|id| id as u32).collect()
+}
+
+/// The largest error over all prompts of a file.
+fn error_of(runtime: &mut impl Runtime, expected: &Value) -> f64 {
+    let mut most: f64 = 0.0;
+    for prompt in expected["prompts"].as_array().expect("a list") {
+        let positions: Vec<usize> = floats(&prompt["positions"]).into_iter().map(|p| p as usize).collect();
+        let rows = model::rows_at(runtime, &ids(&prompt["ids"]), &positions);
+        for (row, want) in rows.iter().zip(prompt["logits"].as_array().expect("a list")) {
+            most = most.max(model::max_difference(row, &floats(want)));
+        }
+        let greedy = &prompt["greedy"];
+        let margins = floats(&greedy["margin"]);
+        let picked = model::greedy(runtime, &ids(&prompt["ids"]), margins.len());
+        let sure = margins.iter().position(|&margin| margin < 1e-3).unwrap_or(margins.len());
+        assert_eq!(picked[..sure], ids(&greedy["ids"])[..sure], "{}", prompt["name"]);
+    }
+    most
+}
+
+fn expected(name: &str) -> Value {
+    let text =
+        std::fs::read(model::file(&format!("tests/data/{name}.expected.json"))).expect("the expectation is committed");
+    serde_json::from_slice(&text).expect("json")
+}
+
+fn families_match<B: Backend>(backend: impl Fn() -> B, bound: f64) {
+    for (folder, name) in FILES {
+        let checkpoint = Checkpoint::open(model::file(&format!("{folder}/{name}.gguf"))).expect("the model opens");
+        let mut runtime = model::runtime(backend(), &checkpoint, &model::options(KvType::F32, 64));
+        let error = error_of(&mut runtime, &expected(name));
+        println!("{name}: {error:.2e}");
+        assert!(error < bound, "{name}: {error:.2e}");
+    }
+}
+
+#[test]
+fn families_match_the_double_precision_reference_on_the_naive_backend() {
+    families_match(Naive::default, 2e-5);
+}
