@@ -132,8 +132,8 @@ const FENCE: &[&str] = &[
     "checkpoint/map.rs",
     "checkpoint/mod.rs",
     "checkpoint/gguf/map.rs",
-    "ring/shared.rs",
-    "ring/control.rs",
+    "ring/mapping.rs",
+    "ring/mod.rs",
     "backend/cpu/",
     "lib.rs",
 ];

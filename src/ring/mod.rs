@@ -1,12 +1,18 @@
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 //! The rings between host and engine (E-30 .. E-46).
 //!
 //! The host writes prompts into token-in; the engine writes emitted tokens into token-out and logits rows into logits. A
 //! reference names a ring, a slot and the generation the slot must carry, so a recycled slot is noticed and never misread.
 
+mod control;
+mod mapping;
 mod memory;
+mod shared;
 
+pub use control::ControlWords;
+pub use mapping::{Mapping, Segment};
 pub use memory::{MemoryRingShape, MemoryRings};
+pub use shared::{SharedRing, SharedRings, Word, segment_bytes, slot_bytes_for};
 
 use crate::record::{RingRef, Status, TokenRef};
 
@@ -28,6 +34,66 @@ pub enum RingError {
     /// The slot number, the payload length or the size of the payload is out of range.
     #[error("out of bounds")]
     OutOfBounds,
+}
+
+/// Why memory cannot serve as a ring or as control words (E-42, E-46).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// The base is null or not 8-byte aligned.
+    #[error("the base is null or not 8-byte aligned")]
+    Base,
+    /// The segment is shorter than its shape asks, or longer than memory.
+    #[error("the segment has the wrong length")]
+    Length,
+    /// No ring has this id.
+    #[error("no ring has id {got}")]
+    Id {
+        /// The id.
+        got: u32,
+    },
+    /// The ring of this id carries something else.
+    #[error("kind {got} is not what this ring carries")]
+    Kind {
+        /// The kind.
+        got: u32,
+    },
+    /// The ring of this id is written by the other side.
+    #[error("role {got} is not the engine's in this ring")]
+    Role {
+        /// The role.
+        got: u32,
+    },
+    /// A slot must be larger than its header and a multiple of 8 bytes.
+    #[error("slots of {got} bytes cannot be laid out")]
+    SlotBytes {
+        /// The size.
+        got: u32,
+    },
+    /// There must be a slot, and they must fit into memory.
+    #[error("{got} slots cannot be laid out")]
+    Slots {
+        /// The number.
+        got: u32,
+    },
+    /// The memory begins with something else.
+    #[error("magic {got:#x}")]
+    Magic {
+        /// What it begins with.
+        got: u64,
+    },
+    /// The header in memory says something else than the descriptor.
+    #[error("the header of ring {ring_id} differs from its descriptor")]
+    Header {
+        /// The ring of the descriptor.
+        ring_id: u32,
+    },
+}
+
+impl From<LayoutError> for Status {
+    fn from(_: LayoutError) -> Self {
+        Status::RingLayout
+    }
 }
 
 impl From<RingError> for Status {
