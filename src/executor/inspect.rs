@@ -41,12 +41,12 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// The runtime.
-    pub fn runtime(&self) -> &R {
+    pub fn primitives(&self) -> &R {
         &self.state.runtime
     }
 
     /// The runtime, to be told things. Moving its sequences breaks the engine.
-    pub fn runtime_mut(&mut self) -> &mut R {
+    pub fn primitives_mut(&mut self) -> &mut R {
         &mut self.state.runtime
     }
 
