@@ -93,6 +93,7 @@ pub(super) fn take_rope_factors(config: &mut ModelConfig, tensors: &mut Vec<Name
         return Err(ConfigError::UnknownTensor { tensor: ROPE_FREQS.to_owned() });
     }
     let Named { name, tensor } = tensors.remove(index);
+    check_shape(&name, &tensor, 1, config.rope.dims / 2)?;
     config.rope.scaling = RopeScaling::Factors { factors: vector_values(&name, &tensor)? };
     Ok(())
 }
@@ -119,15 +120,7 @@ pub(super) fn fit(config: &ModelConfig, tensors: Vec<Named>) -> Result<Vec<Named
 }
 
 fn fit_one(slot: &Slot, name: &str, tensor: Tensor) -> Result<Tensor, ConfigError> {
-    if (tensor.rows, tensor.cols) != (slot.rows, slot.cols) {
-        return Err(ConfigError::TensorShape {
-            tensor: name.to_owned(),
-            rows: slot.rows as u64,
-            cols: slot.cols as u64,
-            got_rows: tensor.rows as u64,
-            got_cols: tensor.cols as u64,
-        });
-    }
+    check_shape(name, &tensor, slot.rows, slot.cols)?;
     if slot.rows == 1 {
         let values = vector_values(name, &tensor)?;
         return Ok(Tensor { dtype: DType::F32, data: Bytes::from_f32(&values), ..tensor });
@@ -140,7 +133,21 @@ fn fit_one(slot: &Slot, name: &str, tensor: Tensor) -> Result<Tensor, ConfigErro
     Ok(Tensor { data: Bytes::copy_aligned(bytes), ..tensor })
 }
 
-fn vector_values(name: &str, tensor: &Tensor) -> Result<Vec<f32>, ConfigError> {
+fn check_shape(name: &str, tensor: &Tensor, rows: usize, cols: usize) -> Result<(), ConfigError> {
+    if (tensor.rows, tensor.cols) == (rows, cols) {
+        return Ok(());
+    }
+    Err(ConfigError::TensorShape {
+        tensor: name.to_owned(),
+        rows: rows as u64,
+        cols: cols as u64,
+        got_rows: tensor.rows as u64,
+        got_cols: tensor.cols as u64,
+    })
+}
+
+/// The values of a vector; refused when it is quantised.
+pub(super) fn vector_values(name: &str, tensor: &Tensor) -> Result<Vec<f32>, ConfigError> {
     let refused = || ConfigError::VectorType { tensor: name.to_owned(), dtype: tensor.dtype };
     if !matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16) {
         return Err(refused());

@@ -129,6 +129,8 @@ pub struct ModelConfig {
 pub const MAX_LAYERS: usize = 1 << 12;
 /// Widest layer accepted, in elements.
 pub const MAX_WIDTH: usize = 1 << 24;
+/// Widest head accepted, in elements.
+pub const MAX_HEAD_DIM: usize = 1 << 16;
 /// Largest vocabulary accepted, in tokens.
 pub const MAX_VOCAB: usize = 1 << 24;
 /// Longest context accepted, in tokens.
@@ -151,7 +153,7 @@ impl ModelConfig {
             ("ffn_hidden", self.ffn_hidden, MAX_WIDTH),
             ("n_heads", self.n_heads, MAX_WIDTH),
             ("n_kv_heads", self.n_kv_heads, MAX_WIDTH),
-            ("head_dim", self.head_dim, MAX_WIDTH),
+            ("head_dim", self.head_dim, MAX_HEAD_DIM),
             ("vocab", self.vocab, MAX_VOCAB),
             ("context_tokens", self.context_tokens, MAX_CONTEXT_TOKENS),
         ];

@@ -282,12 +282,9 @@ pub enum HfError {
         /// What it should be.
         expected: &'static str,
     },
-    /// The header of a safetensors file is wrong.
-    #[error("the safetensors header is wrong")]
-    Safetensors {
-        /// What is wrong.
-        source: safetensors::SafeTensorError,
-    },
+    /// A tensor file is wrong.
+    #[error("the tensor file is not well-formed")]
+    Safetensors(#[from] SafetensorsError),
     /// A shard's name is not a plain file name inside the directory.
     #[error("tensor {tensor} is said to lie in {file:?}, which is no plain file name")]
     ShardName {
@@ -315,6 +312,72 @@ pub enum HfError {
     DuplicateTensor {
         /// The tensor.
         tensor: String,
+    },
+}
+
+/// What is wrong with a safetensors file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SafetensorsError {
+    /// The file ends before its header does.
+    #[error("the header takes {needed} bytes and the file has {available}")]
+    Truncated {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes of the file.
+        available: u64,
+    },
+    /// The header's length is absurd.
+    #[error("the header has {got} bytes, at most {max} are accepted")]
+    HeaderTooLarge {
+        /// Its length.
+        got: u64,
+        /// The most accepted.
+        max: u64,
+    },
+    /// The header is not JSON of the expected form.
+    #[error("the header is not JSON as expected")]
+    Header {
+        /// What is wrong, with line and column.
+        source: serde_json::Error,
+    },
+    /// A tensor occurs twice.
+    #[error("tensor {tensor} occurs twice")]
+    Duplicate {
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor does not start where the one before it ends, or does not lie inside the file.
+    #[error(
+        "tensor {tensor} is at {begin}..{end}, expected from {expected} on, in a data section of {available} bytes"
+    )]
+    Offsets {
+        /// The tensor.
+        tensor: String,
+        /// Where it is said to start.
+        begin: u64,
+        /// Where it is said to end.
+        end: u64,
+        /// Where the tensor before it ends.
+        expected: u64,
+        /// Bytes of the data section.
+        available: u64,
+    },
+    /// A tensor's shape overflows or does not fill its bytes.
+    #[error("tensor {tensor} of shape {shape:?} does not fit its bytes")]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Its shape, outermost first.
+        shape: Vec<u64>,
+    },
+    /// Bytes follow the last tensor.
+    #[error("tensors take {used} bytes of a data section of {available}")]
+    Trailing {
+        /// Bytes of all tensors.
+        used: u64,
+        /// Bytes of the data section.
+        available: u64,
     },
 }
 

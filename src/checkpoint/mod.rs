@@ -30,10 +30,10 @@ mod sampling;
 mod vocabulary;
 
 pub use config::{
-    Family, MAX_CONTEXT_TOKENS, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, ModelConfig, RopeConfig, RopePairing, RopeScaling,
-    SlidingWindow,
+    Family, MAX_CONTEXT_TOKENS, MAX_HEAD_DIM, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, ModelConfig, RopeConfig, RopePairing,
+    RopeScaling, SlidingWindow,
 };
-pub use error::{CheckpointError, ConfigError, GgufError, HfError, SplitError};
+pub use error::{CheckpointError, ConfigError, GgufError, HfError, SafetensorsError, SplitError};
 pub use sampling::SamplingDefaults;
 pub use vocabulary::{GgufVocabulary, HfVocabulary, SpecialTokens, Vocabulary};
 

@@ -225,7 +225,7 @@ impl Keys<'_> {
         };
         match (kind, factor) {
             (Some("none"), _) | (None | Some("linear"), None) => Ok(RopeScaling::None),
-            (None | Some("linear"), Some(factor)) if factor == 1.0 => Ok(RopeScaling::None),
+            (None | Some("linear"), Some(1.0)) => Ok(RopeScaling::None),
             (None | Some("linear"), Some(factor)) => Ok(RopeScaling::Linear { factor }),
             (Some(kind), _) => Err(ConfigError::Unsupported { key, value: kind.to_owned() }),
         }
