@@ -14,9 +14,22 @@ use ictus::tensor::{Tensor, dequantise_row};
 pub(crate) struct Naive {
     pool_bytes: Arc<AtomicU64>,
     buffer_bytes: Arc<AtomicU64>,
+    requests: Arc<AtomicU64>,
+    /// The request for memory that fails, counted from 1.
+    failing: u64,
 }
 
 impl Naive {
+    /// A backend whose `request`-th request for memory fails.
+    pub(crate) fn failing(request: u64) -> Self {
+        Self { failing: request, ..Self::default() }
+    }
+
+    fn request(&self, bytes: usize) -> Result<(), BackendError> {
+        let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        if request == self.failing { Err(BackendError::OutOfMemory { bytes: bytes as u64 }) } else { Ok(()) }
+    }
+
     /// Bytes of pages, and bytes of buffers at their largest.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.pool_bytes.load(Ordering::Relaxed), self.buffer_bytes.load(Ordering::Relaxed))
@@ -99,15 +112,18 @@ impl Backend for Naive {
     type Pages = Pages;
 
     fn matrix(&self, tensor: &Tensor) -> Result<Matrix, BackendError> {
+        self.request(tensor.data.len())?;
         Ok(Matrix { rows: tensor.rows, cols: tensor.cols, values: decode(tensor)? })
     }
 
     fn vector(&self, tensor: &Tensor) -> Result<Vec<f32>, BackendError> {
+        self.request(tensor.data.len())?;
         decode(tensor)
     }
 
     fn pages(&self, shape: &KvShape) -> Result<Pages, BackendError> {
         let elements = shape.layers * shape.pages * shape.page_size_tokens * 2 * shape.n_kv_heads * shape.head_dim;
+        self.request(elements * shape.element.bytes())?;
         self.pool_bytes.fetch_add((elements * shape.element.bytes()) as u64, Ordering::Relaxed);
         Ok(Pages { shape: *shape, cells: vec![0.0; elements] })
     }
@@ -119,6 +135,7 @@ impl Backend for Naive {
     fn resize(&self, buffer: &mut Buffer, rows: usize) -> Result<(), BackendError> {
         let elements = rows * buffer.width;
         if elements > buffer.values.capacity() {
+            self.request(4 * elements)?;
             let grown = elements - buffer.values.capacity();
             self.buffer_bytes.fetch_add(4 * grown as u64, Ordering::Relaxed);
             buffer.values.reserve_exact(elements - buffer.values.len());
