@@ -13,6 +13,14 @@ use ictus::runtime::Runtime;
 use naive::Naive;
 use serde_json::Value;
 
+/// Largest error of a logit.
+///
+/// These models have 2 to 7 layers of width 64 or so and logits up to about 6. An operation rounds each element by half a unit in the
+/// last place, 6e-8 of it, and a sum of n products in single precision by at most n such units, sqrt(n) as they fall: 5e-7 for
+/// 64. Some 15 operations a layer, each with an error of that size relative to what it gives, add like a random walk over 100
+/// operations: 10 x 5e-7 = 5e-6 of a logit of 6, 3e-5. A wrong rope base, window, scale or order of rows moves logits by over 0.01.
+const TOLERANCE: f64 = 3e-5;
+
 /// Folder and name of the models that have an expectation.
 const FILES: [(&str, &str); 6] = [
     ("tests/data", "llama-rope-scaled"),
