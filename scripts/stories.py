@@ -1,5 +1,7 @@
 """Simple English stories, written from a key: the training text of the tiny model.
 
+`primer` gives plainer text still, for the first steps of the training.
+
 A story has a hero, a place, one small trouble out of sixteen, somebody who helps, an end and a closing line.
 `story(key, index)` is a pure function of its arguments: the generator below (SplitMix64) is part of the
 format, so the same key gives the same text with any version of Python.
@@ -366,6 +368,23 @@ def story(key, index):
     if rng.chance(80):
         parts.append(rng.pick(MORALS))
     return fill(" ".join(parts), slots)
+
+
+PRIMER = [
+    "{N} has a {OBJ}.", "{F} has a {OBJ}.", "{N} likes {F}.", "{F} likes {N}.", "{N} sees {F}.", "{F} sees {N}.", "{N} is {T}.", "{F} is {T}.",
+    "\"Hello, {F},\" said {N}.", "\"Hello, {N},\" said {F}.", "{N} and {F} play.", "{N} gave {F} the {C} {OBJ}.", "{F} gave {N} the {C} {OBJ}.",
+    "The {OBJ} is {C}.", "The {C} {OBJ} is here.", "{N} met {POS} {FAM}.", "{POS^} {FAM} met {N}.", "{N} said, \"Look, {F}!\"", "{F} said, \"Look, {N}!\"",
+    "{N} ran.", "{F} ran.", "{N} sat down.", "{F} sat down.", "{N} smiled.", "{F} smiled.",
+]
+
+
+def primer(key, index):
+    """Short sentences about two names and a thing: what comes next is mostly something that was there before."""
+    rng = Rng(key, index)
+    hero = Being(rng)
+    friend = Being(rng, taken=(hero.name,))
+    slots = {"N": hero.name, "F": friend.name, "OBJ": rng.pick(TOYS), "C": rng.pick(COLORS), "T": rng.pick(TRAITS), "POS": hero.pos, "FAM": rng.pick(FAMILY)}
+    return fill(" ".join(rng.pick(PRIMER) for _ in range(8 + rng.below(8))), slots)
 
 
 def main():

@@ -32,8 +32,8 @@ VOCAB, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN = 1024, 128, 5, 4, 2, 32, 
 CONTEXT, ROPE_BASE, EPS = 512, 10000.0, 1e-5
 BOS, EOS = 0, 1
 TRAIN_KEY, CHECK_KEY, BPE_STORIES = 1, 2, 20000
-ROWS, ROW_TOKENS = 8, 256
-PEAK_RATE, WARMUP, WEIGHT_DECAY, CLIP, BETA1, BETA2 = 4e-3, 100, 0.1, 1.0, 0.9, 0.95
+ROWS, ROW_TOKENS, PRIMER_TOKENS, PRIMER_STEPS = 8, 256, 64, 400
+PEAK_RATE, WARMUP, WEIGHT_DECAY, CLIP, BETA1, BETA2, MOMENTUM = 4e-3, 100, 0.1, 1.0, 0.9, 0.95, 0.95
 
 
 def make_tokenizer():
@@ -43,23 +43,23 @@ def make_tokenizer():
     return bpe.Tokenizer(tokens, merges)
 
 
-def row(tokenizer, key, number, length):
-    """`length + 1` tokens that start with BOS; row `number` takes its stories from 16 * number on."""
-    ids, index = [], number * 16
+def row(tokenizer, key, number, length, text):
+    """`length + 1` tokens that start with BOS; row `number` takes its texts from 8 * number on."""
+    ids, index = [], number * 8
     while len(ids) <= length:
-        ids += [BOS, *tokenizer.encode(stories.story(key, index)), EOS]
+        ids += [BOS, *tokenizer.encode(text(key, index)), EOS]
         index += 1
     return ids[: length + 1]
 
 
-def batch(tokenizer, key, step, rows, length):
-    return np.array([row(tokenizer, key, step * ROWS + r, length) for r in range(rows)], np.int32)
+def batch(tokenizer, key, step, rows, length, text=stories.story):
+    return np.array([row(tokenizer, key, step * 64 + r, length, text) for r in range(rows)], np.int32)
 
 
 def initial(key):
     rng = np.random.Generator(np.random.Philox(key))
     normal = lambda *shape, std: (rng.standard_normal(shape) * std).astype(np.float32)
-    params = {"embed": normal(VOCAB, HIDDEN, std=0.05), "norm": np.ones(HIDDEN, np.float32)}
+    params = {"embed": normal(VOCAB, HIDDEN, std=0.1), "norm": np.ones(HIDDEN, np.float32)}
     std, out_std = HIDDEN**-0.5, HIDDEN**-0.5 / (2 * LAYERS) ** 0.5
     for i in range(LAYERS):
         params |= {
@@ -117,19 +117,33 @@ def loss(params, ids, apart):
     return jnp.mean(jax.nn.logsumexp(logits, -1) - target)
 
 
+def orthogonal(g):
+    """Five Newton-Schulz steps towards the nearest matrix with all singular values 1."""
+    x = g.T if g.shape[0] > g.shape[1] else g
+    x = x / (jnp.linalg.norm(x) + 1e-7)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x.T if g.shape[0] > g.shape[1] else x
+
+
 @partial(jax.jit, static_argnames="apart")
 def update(params, m, v, ids, rate, step, apart):
-    """One AdamW step; decay on matrices only."""
+    """One step: Muon for the matrices inside the layers, Adam for the embedding and the norms."""
     value, grads = jax.value_and_grad(loss)(params, ids, apart)
     norm = jnp.sqrt(sum(jnp.sum(g * g) for g in grads.values()))
     scale = jnp.minimum(1.0, CLIP / (norm + 1e-6))
     out, m2, v2 = {}, {}, {}
     for k, w in params.items():
         g = grads[k] * scale
-        m2[k] = BETA1 * m[k] + (1 - BETA1) * g
-        v2[k] = BETA2 * v[k] + (1 - BETA2) * g * g
-        move = m2[k] / (1 - BETA1**step) / (jnp.sqrt(v2[k] / (1 - BETA2**step)) + 1e-8)
-        out[k] = w - rate * (move + (WEIGHT_DECAY * w if w.ndim == 2 and k != "embed" else 0.0))
+        if k in v:
+            m2[k] = BETA1 * m[k] + (1 - BETA1) * g
+            v2[k] = BETA2 * v[k] + (1 - BETA2) * g * g
+            move = m2[k] / (1 - BETA1**step) / (jnp.sqrt(v2[k] / (1 - BETA2**step)) + 1e-8)
+        else:
+            m2[k] = MOMENTUM * m[k] + g
+            move = 0.2 * max(w.shape) ** 0.5 * orthogonal(g + MOMENTUM * m2[k]) + WEIGHT_DECAY * w
+        out[k] = w - rate * move
     return out, m2, v2, value
 
 
@@ -216,15 +230,17 @@ def main():
         step, params, m, v = load(args.checkpoint)
     else:
         step, params = 0, initial(0)
-        m, v = ({k: jnp.zeros_like(x) for k, x in params.items()} for _ in range(2))
+        m = {k: jnp.zeros_like(x) for k, x in params.items()}
+        v = {k: x for k, x in m.items() if k == "embed" or x.ndim == 1}
     print(f"{sum(x.size for x in params.values())} parameters, from step {step}", flush=True)
     check = batch(tokenizer, CHECK_KEY, 0, 64, ROW_TOKENS)
     check_loss = jax.jit(partial(loss, apart=True))
     start, recent = time.time(), []
     while step < args.steps:
         apart = step < args.steps - args.decay // 4
-        length = ROW_TOKENS if apart else CONTEXT
-        ids = batch(tokenizer, TRAIN_KEY, step, ROWS * ROW_TOKENS // length, length)
+        length = PRIMER_TOKENS if step < PRIMER_STEPS else ROW_TOKENS if apart else CONTEXT
+        text = stories.primer if step < PRIMER_STEPS else stories.story
+        ids = batch(tokenizer, TRAIN_KEY, step, ROWS * ROW_TOKENS // length, length, text)
         params, m, v, value = update(params, m, v, ids, rate_at(step, args.steps, args.decay), step + 1.0, apart)
         recent.append(float(value))
         step += 1
