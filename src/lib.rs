@@ -15,3 +15,4 @@ pub mod runtime;
 pub mod sample;
 pub mod tensor;
 pub mod testing;
+pub mod tokenizer;
