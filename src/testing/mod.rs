@@ -16,12 +16,14 @@
 mod agreement;
 mod events;
 mod executor;
+mod free_runtime;
 mod harness;
 pub mod tick_contract;
 
 pub use crate::engine::{PlanBuilder, basic_admit};
 pub use agreement::{RowDisagreement, TokenDisagreement, rows_agree, tokens_agree, top_margin};
 pub use events::Events;
+pub use free_runtime::FreeRuntime;
 pub use harness::Harness;
 
 use core::hash::{Hash, Hasher};
