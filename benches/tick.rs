@@ -2,8 +2,6 @@
 //!
 //! `cargo bench --bench tick`. The plan is built outside the measured time, as a host in C would fill its own arrays.
 
-#![expect(missing_docs, reason = "criterion's macros generate undocumented functions")]
-
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use ictus::engine::Engine;
 use ictus::executor::Executor;

@@ -62,11 +62,14 @@ fn set_up<R: Runtime>(jobs: &mut [Job], yielded: bool, run: &mut Run<'_, R>) -> 
 /// Rounds until every job is done or the tick should end.
 fn run_rounds<R: Runtime>(jobs: &mut [Job], run: &mut Run<'_, R>) -> Result<(), Fatal> {
     let mut active = std::mem::take(&mut run.steps.active);
-    active.clear();
-    active.extend(jobs.iter().enumerate().filter(|(_, job)| job.active).map(|(number, _)| number));
+    let is_active = |&number: &usize| jobs.get(number).is_some_and(|job| job.active);
     // The first round feeds in plan order, the others by ascending tag (T-104).
+    active.clear();
+    active.extend((0..jobs.len()).filter(is_active));
     queue_round(&active, jobs, run)?;
-    active.sort_unstable_by_key(|&number| jobs.get(number).map(|job| job.tag));
+    sort_by_tag(&mut run.steps.by_tag, jobs);
+    active.clear();
+    active.extend(run.steps.by_tag.iter().copied().filter(is_active));
     while !active.is_empty() {
         if !run.steps.portions.is_empty() {
             run.step(jobs)?;
@@ -79,6 +82,16 @@ fn run_rounds<R: Runtime>(jobs: &mut [Job], run: &mut Run<'_, R>) -> Result<(), 
     }
     run.steps.active = active;
     Ok(())
+}
+
+/// Makes `order` the numbers of the jobs by ascending tag. If it is that already, it costs one walk.
+fn sort_by_tag(order: &mut Vec<usize>, jobs: &[Job]) {
+    let tag = |&number: &usize| jobs.get(number).map(|job| job.tag);
+    if order.len() != jobs.len() || !order.is_sorted_by_key(tag) {
+        order.clear();
+        order.extend(0..jobs.len());
+        order.sort_unstable_by_key(tag);
+    }
 }
 
 /// Lists what is fed: the pending token of every job without an answer (T-97).

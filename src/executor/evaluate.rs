@@ -4,10 +4,11 @@
 //! # Limits
 //! A row that is not finite is the fault of its lane, and of that lane only: whoever picks from it, nothing is picked.
 
+use super::events::Events;
 use super::lane::Lane;
 use super::run::{Fatal, Job, Run};
-use crate::record::LaneLogprob;
 use crate::record::constant::{fault, finish};
+use crate::record::{LaneLogprob, PartialEmit};
 use crate::ring::Rings;
 use crate::runtime::{Answer, Runtime};
 use crate::sample::{self, Logprobs, Pick, Scratch};
@@ -21,51 +22,76 @@ pub(super) enum Verdict {
     Done,
 }
 
-/// What an answer came to.
-enum Outcome {
-    Token(Pick),
-    /// The host has its row.
-    Row,
-    Fault(u32),
-}
-
 impl<R: Runtime> Run<'_, R> {
     /// Evaluates one job.
     ///
     /// # Errors
     /// The job holds no answer although its lane was fed.
     pub(super) fn evaluate(&mut self, job: &mut Job) -> Result<Verdict, Fatal> {
+        let Run { state, rings, events, steps, partial_emit } = &mut *self;
         let held = job.held.take();
-        let Some(lane) = self.state.lanes.get_mut(job.lane) else { return Ok(Verdict::Done) };
-        if lane.committed_len() as u64 >= self.state.descriptor.max_seq_len {
+        let Some(lane) = state.lanes.get_mut(job.lane) else { return Ok(Verdict::Done) };
+        let context = state.descriptor.max_seq_len;
+        if lane.committed_len() as u64 >= context {
             lane.finish();
             job.finish = finish::LENGTH;
             return Ok(Verdict::Done);
         }
         let held = held.ok_or(Fatal)?;
-        let answers = self.steps.banks.get_mut(held.bank).ok_or(Fatal)?;
+        let answers = steps.banks.get_mut(held.bank).ok_or(Fatal)?;
+        let mut host = Host { events, partial_emit: *partial_emit };
         let outcome = match answers.as_slice().get(held.feed).ok_or(Fatal)? {
-            &Answer::Picked(pick) => Outcome::Token(pick),
-            &Answer::Fault(code) => Outcome::Fault(code),
+            Answer::Picked(pick) => Ok(host.commit(pick, lane, job, &state.runtime, context)),
+            &Answer::Fault(code) => Err(code),
             &Answer::Rows { first, .. } => {
                 let row = answers.row_mut(first).ok_or(Fatal)?;
-                read_row(row, lane, &self.state.exempt, &mut self.steps.scratch, self.rings)
+                match lane.recipe().is_host() {
+                    true => give_row(row, lane, &mut **rings).map(|()| Verdict::Done),
+                    false => pick_from(row, lane, &state.exempt, &mut steps.scratch)
+                        .map(|pick| host.commit(&pick, lane, job, &state.runtime, context)),
+                }
             }
             Answer::Nothing => return Err(Fatal),
         };
-        match outcome {
-            Outcome::Token(pick) => Ok(self.commit(job, &pick)),
-            Outcome::Row => Ok(Verdict::Done),
-            Outcome::Fault(code) => {
-                self.fault(job.lane, code);
-                Ok(Verdict::Done)
-            }
-        }
+        Ok(outcome.unwrap_or_else(|code| {
+            self.fault(job.lane, code);
+            Verdict::Done
+        }))
     }
+}
 
+/// Picks a token from the lane's row; the error is a fault code.
+fn pick_from(row: &mut [f32], lane: &Lane, exempt: &[u32], scratch: &mut Scratch) -> Result<Pick, u32> {
+    let request = lane.recipe().request(lane.committed(), lane.draw_position(), exempt);
+    sample::pick(row, &request, scratch).map_err(|error| error.fault_code())
+}
+
+/// Gives the host the row as it is; the error is a fault code.
+fn give_row(row: &[f32], lane: &mut Lane, rings: &mut dyn Rings) -> Result<(), u32> {
+    if !sample::row_is_finite(row) {
+        return Err(fault::INTERNAL);
+    }
+    let reference = rings.write_logits_row(row).map_err(|_| fault::REF_SPAN_OOB)?;
+    lane.wait_for_commit(reference);
+    Ok(())
+}
+
+/// Who hears of a token when it is committed.
+struct Host<'e> {
+    events: &'e mut Events,
+    partial_emit: Option<PartialEmit>,
+}
+
+impl Host<'_> {
     /// Commits a picked token (T-107) and says whether the lane goes on (T-108).
-    fn commit(&mut self, job: &mut Job, pick: &Pick) -> Verdict {
-        let Some(lane) = self.state.lanes.get_mut(job.lane) else { return Verdict::Done };
+    fn commit<R: Runtime>(
+        &mut self,
+        pick: &Pick,
+        lane: &mut Lane,
+        job: &mut Job,
+        runtime: &R,
+        context: u64,
+    ) -> Verdict {
         lane.produce(pick.token);
         if let Some(logprobs) = &pick.logprobs {
             self.events.logprobs.push(logprob_record(job.tag, logprobs));
@@ -74,9 +100,9 @@ impl<R: Runtime> Run<'_, R> {
             partial_emit.call(job.tag, pick.token);
         }
         job.grant_left = job.grant_left.saturating_sub(1);
-        if !lane.recipe().ignore_eos && self.state.runtime.is_eos(pick.token) {
+        if !lane.recipe().ignore_eos && runtime.is_eos(pick.token) {
             job.finish = finish::EOS;
-        } else if lane.committed_len() as u64 >= self.state.descriptor.max_seq_len {
+        } else if lane.committed_len() as u64 >= context {
             job.finish = finish::LENGTH;
         } else if job.grant_left > 0 {
             return Verdict::GoesOn;
@@ -85,27 +111,6 @@ impl<R: Runtime> Run<'_, R> {
             lane.finish();
         }
         Verdict::Done
-    }
-}
-
-/// Picks from a row, or gives it to the host as it is.
-fn read_row(row: &mut [f32], lane: &mut Lane, exempt: &[u32], scratch: &mut Scratch, rings: &mut dyn Rings) -> Outcome {
-    if !lane.recipe().is_host() {
-        let request = lane.recipe().request(lane.committed(), lane.draw_position(), exempt);
-        return match sample::pick(row, &request, scratch) {
-            Ok(pick) => Outcome::Token(pick),
-            Err(error) => Outcome::Fault(error.fault_code()),
-        };
-    }
-    if !sample::row_is_finite(row) {
-        return Outcome::Fault(fault::INTERNAL);
-    }
-    match rings.write_logits_row(row) {
-        Ok(reference) => {
-            lane.wait_for_commit(reference);
-            Outcome::Row
-        }
-        Err(_) => Outcome::Fault(fault::REF_SPAN_OOB),
     }
 }
 

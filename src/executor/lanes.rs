@@ -16,6 +16,13 @@ use super::tags::TagMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LaneId(u32);
 
+impl LaneId {
+    /// Its number: below [`Lanes::slots`].
+    pub(super) fn slot(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// All live lanes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
@@ -28,6 +35,11 @@ impl Lanes {
     /// Number of lanes.
     pub(super) fn len(&self) -> usize {
         self.index.len()
+    }
+
+    /// Number of slots, filled or not.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// The slot of the lane with this tag.

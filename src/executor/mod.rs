@@ -108,7 +108,7 @@ impl<R: Runtime> Executor<R> {
         }
         let Self { state, events, buffers, .. } = self;
 
-        let decoded = plan::decode(plan, memory, &mut buffers.plan)?;
+        let decoded = plan::decode(plan, memory, &state.lanes, &mut buffers.plan)?;
         let valid = validate::validate(decoded, state, rings, &mut buffers.valid)?;
         let reserved = reserve::reserve(valid, state, &mut buffers.leaving)?;
 

@@ -1,13 +1,14 @@
 #![forbid(unsafe_code)]
 //! Stage 1, decode plan: the records of a plan, read into lists and grouped by lane (T-10 .. T-15).
 //!
-//! Everything here can be said of a plan without knowing the engine. Each tag that occurs becomes one [`Party`]; the records
-//! point at their party, and the party at its records. Later stages follow these numbers and never look a tag up again.
+//! Each tag that occurs becomes one [`Party`]; the records point at their party, and the party at its records. Later stages
+//! follow these numbers and never look a tag up again. Whether a plan passes here does not depend on the engine: its lanes
+//! only say which tags they have, so that a live lane's party is found by its slot and needs no map of its own.
 //!
 //! # Invariants
 //! - `entry.party` indexes `parties`; the records of a party index their lists; each party has at most one of a kind (T-12).
 
-use super::lanes::LaneId;
+use super::lanes::{LaneId, Lanes};
 use super::tags::TagMap;
 use crate::record::constant::sampling;
 use crate::record::view::{Memory, Record};
@@ -24,6 +25,8 @@ pub(super) struct Entry<T> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Party {
     pub(super) tag: u64,
+    /// The live lane with this tag.
+    pub(super) lane: Option<LaneId>,
     pub(super) admit: Option<u32>,
     pub(super) commit: Option<u32>,
     pub(super) prefill: Option<u32>,
@@ -82,7 +85,12 @@ pub(super) struct PlanBuffers {
     decodes: Vec<Entry<LaneDecode>>,
     retires: Vec<Entry<LaneRetire>>,
     parties: Vec<Party>,
-    index: TagMap<usize>,
+    /// Parties of the tags without a lane.
+    strangers: TagMap<usize>,
+    /// Party of each lane, by slot, and the plan in which it was that.
+    residents: Vec<(u64, usize)>,
+    /// Plans read so far.
+    plans: u64,
 }
 
 /// Reads the plan.
@@ -92,6 +100,7 @@ pub(super) struct PlanBuffers {
 pub(super) fn decode<'s>(
     plan: &TickPlan,
     memory: &dyn Memory,
+    lanes: &Lanes,
     buffers: &'s mut PlanBuffers,
 ) -> Result<Decoded<'s>, Status> {
     if plan.struct_size < TickPlan::MIN_PREFIX as u64 {
@@ -104,7 +113,7 @@ pub(super) fn decode<'s>(
     read(&plan.retires, memory, &mut buffers.retires)?;
     plan.shed_policy.victim_lanes.elements::<u64>(memory)?;
 
-    group(buffers)?;
+    group(buffers, lanes)?;
     check_disjoint(buffers)?;
     check_host_grants(buffers)?;
     if buffers.decodes.len() > plan.max_decode_lanes as usize {
@@ -145,11 +154,13 @@ macro_rules! tagged {
 tagged!(LaneAdmit, LaneCommit, LanePrefill, LaneDecode, LaneRetire);
 
 /// Gives every tag its party and every record its place in it (T-12).
-fn group(buffers: &mut PlanBuffers) -> Result<(), Status> {
-    let PlanBuffers { admits, commits, prefills, decodes, retires, parties, index } = buffers;
+fn group(buffers: &mut PlanBuffers, lanes: &Lanes) -> Result<(), Status> {
+    let PlanBuffers { admits, commits, prefills, decodes, retires, parties, strangers, residents, plans } = buffers;
     parties.clear();
-    index.clear();
-    let mut parties = Parties { list: parties, index };
+    strangers.clear();
+    residents.resize(lanes.slots(), (0, 0));
+    *plans += 1;
+    let mut parties = Parties { list: parties, strangers, residents, plan: *plans, lanes };
     parties.enter(admits, |party| &mut party.admit)?;
     parties.enter(commits, |party| &mut party.commit)?;
     parties.enter(prefills, |party| &mut party.prefill)?;
@@ -159,7 +170,10 @@ fn group(buffers: &mut PlanBuffers) -> Result<(), Status> {
 
 struct Parties<'b> {
     list: &'b mut Vec<Party>,
-    index: &'b mut TagMap<usize>,
+    strangers: &'b mut TagMap<usize>,
+    residents: &'b mut [(u64, usize)],
+    plan: u64,
+    lanes: &'b Lanes,
 }
 
 impl Parties<'_> {
@@ -169,11 +183,7 @@ impl Parties<'_> {
         place: impl Fn(&mut Party) -> &mut Option<u32>,
     ) -> Result<(), Status> {
         for (number, entry) in (0u32..).zip(entries) {
-            let tag = entry.record.tag();
-            entry.party = *self.index.entry(tag).or_insert_with(|| {
-                self.list.push(Party::new(tag));
-                self.list.len() - 1
-            });
+            entry.party = self.number(entry.record.tag());
             let party = self.list.get_mut(entry.party).ok_or(Status::RejectDuplicateLane)?;
             if place(party).replace(number).is_some() {
                 return Err(Status::RejectDuplicateLane);
@@ -181,11 +191,29 @@ impl Parties<'_> {
         }
         Ok(())
     }
+
+    /// The party of a tag, which is made when the tag is new.
+    fn number(&mut self, tag: u64) -> usize {
+        let new = self.list.len();
+        let lane = self.lanes.find(tag);
+        let party = match lane.and_then(|lane| self.residents.get_mut(lane.slot())) {
+            Some((plan, party)) if *plan == self.plan => *party,
+            Some(resident) => {
+                *resident = (self.plan, new);
+                new
+            }
+            None => *self.strangers.entry(tag).or_insert(new),
+        };
+        if party == new {
+            self.list.push(Party::new(tag, lane));
+        }
+        party
+    }
 }
 
 impl Party {
-    fn new(tag: u64) -> Self {
-        Self { tag, admit: None, commit: None, prefill: None, decode: None, retire: None, standing: None }
+    fn new(tag: u64, lane: Option<LaneId>) -> Self {
+        Self { tag, lane, admit: None, commit: None, prefill: None, decode: None, retire: None, standing: None }
     }
 }
 
@@ -223,8 +251,9 @@ mod tests {
     fn decoded(build: impl FnOnce(PlanBuilder) -> PlanBuilder) -> Result<usize, Status> {
         let (plan, arena) = build(PlanBuilder::new(1)).build();
         let mut buffers = PlanBuffers::default();
-        let first = decode(&plan, &arena, &mut buffers).map(|decoded| decoded.parties.len());
-        let second = decode(&plan, &arena, &mut buffers).map(|decoded| decoded.parties.len());
+        let lanes = Lanes::default();
+        let first = decode(&plan, &arena, &lanes, &mut buffers).map(|decoded| decoded.parties.len());
+        let second = decode(&plan, &arena, &lanes, &mut buffers).map(|decoded| decoded.parties.len());
         assert_eq!(first, second, "a plan reads the same twice");
         first
     }
@@ -283,7 +312,7 @@ mod tests {
         let (mut plan, arena) = PlanBuilder::new(1).decode(1, 1).retire(2, false).build();
         plan.struct_size = 151;
         let mut buffers = PlanBuffers::default();
-        let mut status = |plan: &TickPlan| decode(plan, &arena, &mut buffers).err();
+        let mut status = |plan: &TickPlan| decode(plan, &arena, &Lanes::default(), &mut buffers).err();
         assert_eq!(status(&plan), Some(Status::RejectBadStruct));
         plan.struct_size = 152;
         assert_eq!(status(&plan), None, "A-18");

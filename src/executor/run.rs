@@ -66,7 +66,9 @@ pub(super) struct StepBuffers {
     pub(super) feeds: Vec<Feed<'static>>,
     /// What the lanes take from the step that is being put together.
     pub(super) portions: Vec<Portion>,
-    /// Jobs that still want tokens, by ascending tag once the rounds begin.
+    /// All jobs by ascending tag. Kept from tick to tick, as a host mostly sends the same lanes in the same order.
+    pub(super) by_tag: Vec<usize>,
+    /// Jobs that still want tokens.
     pub(super) active: Vec<usize>,
     pub(super) scratch: Scratch,
 }

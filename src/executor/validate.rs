@@ -66,7 +66,7 @@ pub(super) fn validate<'s, R: Runtime>(
 ) -> Result<Valid<'s>, Status> {
     check_header(&plan, state)?;
     for party in plan.parties.iter_mut() {
-        party.standing = state.lanes.find(party.tag).and_then(|id| state.lanes.get(id).map(|lane| stand(id, lane)));
+        party.standing = party.lane.and_then(|id| state.lanes.get(id).map(|lane| stand(id, lane)));
     }
     buffers.tokens.clear();
     buffers.ranges.clear();

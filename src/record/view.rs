@@ -29,6 +29,12 @@ pub unsafe trait Plain: Copy + 'static {
 
     /// Copies the first bytes of `bytes` over a zeroed record; what `bytes` lacks stays zero.
     fn from_prefix(bytes: &[u8]) -> Self {
+        if bytes.len() >= size_of::<Self>() {
+            // SAFETY:
+            // - `bytes` is valid for as many reads as `Self` has bytes, by the line above; alignment is no obligation.
+            // - Any bytes make a valid `Self`.
+            return unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() };
+        }
         let mut record = Self::zeroed();
         let known_bytes = bytes.len().min(size_of::<Self>());
         let target = (&raw mut record).cast::<u8>();

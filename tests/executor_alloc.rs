@@ -1,0 +1,98 @@
+//! A tick in the steady state allocates nothing: not for the plan, not for the steps, not for the events.
+//!
+//! The global allocator of this test counts. The counts are read from one thread, and this file holds one test, so nobody
+//! else's allocations are counted.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ictus::engine::Engine;
+use ictus::executor::Executor;
+use ictus::record::constant::sampling;
+use ictus::record::{LaneAdmit, RecordArena, TickPlan};
+use ictus::ring::MemoryRings;
+use ictus::runtime::{FakeRuntime, Runtime};
+use ictus::testing::{FreeRuntime, Harness};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged; counting touches no memory it hands out.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(pointer, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Lanes of every kind the executor serves, all decoding, and the plan that decodes them.
+fn decoding<R: Runtime>(runtime: R, lanes: u64) -> (Harness<Executor<R>>, TickPlan, RecordArena) {
+    let kinds: [fn(&mut LaneAdmit); 4] = [
+        |_| {},
+        |admit| {
+            admit.sampling = sampling::GPU_GUMBEL;
+            admit.params.temperature = 0.9;
+            admit.params.top_k = 20;
+        },
+        |admit| admit.params.repeat_penalty = 1.3,
+        |admit| admit.want_logprobs = 4,
+    ];
+    let mut harness = Harness::with_engine(Executor::new(runtime)).with_max_decode_lanes(lanes as u32);
+    for (tag, kind) in (0..lanes).map(|lane| lane * 7919).zip(kinds.into_iter().cycle()) {
+        let prompt = harness.prompt(&[1, 2, 3, 4, 5]);
+        let plan = harness.plan().admit_with(kind, tag, prompt).prefill(tag, 0, 5);
+        harness.tick_ok(plan);
+    }
+    let plan = (0..lanes).fold(harness.plan(), |plan, lane| plan.decode(lane * 7919, 2));
+    let (plan, arena) = plan.build();
+    (harness, plan, arena)
+}
+
+/// Allocations of `ticks` ticks after `warm` others.
+fn allocations<R: Runtime>(runtime: R, lanes: u64, warm: u32, ticks: u32) -> u64 {
+    let (mut harness, mut plan, arena) = decoding(runtime, lanes);
+    let mut before = 0;
+    for tick in 0..warm + ticks {
+        if tick == warm {
+            before = ALLOCATIONS.load(Ordering::Relaxed);
+        }
+        plan.plan_seq += 1;
+        let rings: &mut MemoryRings = &mut harness.rings;
+        let events = harness.engine.tick(&plan, &arena, rings).expect("the plan is good");
+        assert_eq!(events.emits.len() as u64, lanes);
+        assert!(events.emits.iter().all(|emit| emit.n_tokens == 2));
+    }
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+#[test]
+fn decoding_ticks_allocate_nothing() {
+    // The counter counts: a list that grows is seen.
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    drop(std::hint::black_box(vec![1u8; 100]));
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 1);
+
+    assert_eq!(allocations(FreeRuntime::new(64), 64, 70, 60), 0, "over a runtime that counts tokens");
+    // The fake keeps every token, in lists that double at 128 and at 256; the 50 ticks counted run from 135 tokens to 235.
+    let fake = FakeRuntime::with(|options| {
+        options.descriptor.vocab_size = 256;
+        options.record = false;
+    });
+    assert_eq!(allocations(fake, 8, 64, 50), 0, "over the fake");
+}
