@@ -39,3 +39,45 @@ fn unscaled(config: &ModelConfig, base: f32) -> RopeTable {
     let frequency = |pair: usize| f64::from(base).powf(-((2 * pair) as f64) / dims as f64);
     RopeTable { frequencies: (0..dims / 2).map(frequency).collect(), pairing: config.rope.pairing }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Family, RopeConfig, RopePairing};
+
+    fn config(scaling: RopeScaling, local_base: Option<f32>) -> ModelConfig {
+        ModelConfig {
+            family: Family::Gemma3,
+            architecture: "gemma3".to_owned(),
+            layers: 1,
+            hidden: 8,
+            ffn_hidden: 8,
+            n_heads: 1,
+            n_kv_heads: 1,
+            head_dim: 8,
+            vocab: 8,
+            context_tokens: 8,
+            norm_epsilon: 1e-6,
+            attention_scale: 1.0,
+            rope: RopeConfig { pairing: RopePairing::Halves, dims: 4, base: 10_000.0, local_base, scaling },
+            window: None,
+        }
+    }
+
+    #[test]
+    fn frequencies_fall_from_one_by_the_base() {
+        let table = global(&config(RopeScaling::None, None));
+        assert_eq!(table.frequencies, [1.0, 0.01]);
+        assert_eq!(table.pairing, RopePairing::Halves);
+    }
+
+    #[test]
+    fn scaling_divides_frequencies_of_global_layers_only() {
+        let linear = config(RopeScaling::Linear { factor: 8.0 }, Some(100.0));
+        assert_eq!(global(&linear).frequencies, [0.125, 0.00125]);
+        assert_eq!(local(&linear).frequencies, [1.0, 0.1]);
+        let factors = config(RopeScaling::Factors { factors: vec![1.0, 4.0] }, None);
+        assert_eq!(global(&factors).frequencies, [1.0, 0.0025]);
+        assert_eq!(local(&factors).frequencies, [1.0, 0.0025], "no base of their own: as the global ones");
+    }
+}

@@ -1,0 +1,189 @@
+//! Two models that people download, against an exact computation in double precision over the same weights.
+//!
+//! `tests/golden` has, for seven prompts of each model, the logits at four positions (the 20 best, 16 fixed ids, and four
+//! statistics over the vocabulary), 64 greedy tokens, and the log-probability of every token of a text. Models come from
+//! `scripts/fetch-models.sh`; without them the tests say so and prove nothing.
+//!
+//! # Tolerance
+//! Where may single precision leave the exact numbers? Weights are decoded to the same single-precision values, so only
+//! activations are rounded. With u = 2^-24 = 6e-8, a sum of n products has an error of about sqrt(n) u of the norms' product
+//! (at most n u): with n up to 2048, 3e-6. Each of the 2 x 30 sections adds its own to the residual stream, so the stream's
+//! error is about sqrt(60) x 3e-6 = 2e-5 of it, were no section to amplify its input's error; attention and the gates do,
+//! several times over. Logits are products of the stream (normed to about sqrt(hidden) = 25) with rows of the head, whose length is
+//! a few: 25 x 4 x 2e-5 = 2e-3, and more when it is amplified. The bound of 1e-2 is that, five times. llama.cpp with single
+//! precision weights is 2e-4 and 2e-2 away (the latter through a table for GELU). 16-bit keys and values round each at 5e-4,
+//! a hundred times coarser than a sum's error, so they have a bound of their own, and are not the default.
+
+#![allow(dead_code, reason = "the shared helpers have more than this file uses")]
+
+#[path = "common/model.rs"]
+mod model;
+
+use ictus::backend::{Backend, KvType};
+use ictus::checkpoint::Checkpoint;
+use ictus::runtime::{Answers, Feed, Input, ROWS_MAX, Runtime, Want};
+use serde_json::Value;
+
+/// Largest error of a logit with nothing rounded to 16 bits.
+const TOLERANCE: f64 = 1e-2;
+/// Largest error with 16-bit keys and values.
+const TOLERANCE_F16: f64 = 1e-1;
+/// Greedy tokens may differ from a step on whose lead is below this.
+const SURE_MARGIN: f64 = 1e-3;
+/// Largest relative error of a perplexity.
+const PERPLEXITY_TOLERANCE: f64 = 5e-4;
+
+const SMOLLM2: &str = "smollm2-135m-instruct-q4_1";
+const GEMMA: &str = "gemma-3-270m-q4_k_m";
+
+/// The model's file, when it has been fetched.
+fn open(name: &str) -> Option<Checkpoint> {
+    let path = model::file(&format!("target/models/{name}.gguf"));
+    if !path.exists() {
+        println!("SKIPPED: {} is not there; scripts/fetch-models.sh gets it", path.display());
+        return None;
+    }
+    Some(Checkpoint::open(path).expect("the model opens"))
+}
+
+fn golden(name: &str, kind: &str) -> Value {
+    let text = std::fs::read(model::file(&format!("tests/golden/{name}.{kind}.json"))).expect("committed");
+    serde_json::from_slice(&text).expect("json")
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    list(value).iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+/// Log-sum-exp, in double precision.
+fn lse(row: &[f32]) -> f64 {
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    f64::from(most) + row.iter().map(|&x| f64::from(x - most).exp()).sum::<f64>().ln()
+}
+
+/// The largest error of a row against everything that is known of it.
+fn row_error(row: &[f32], known: &Value, probe_ids: &[u32]) -> f64 {
+    let n = row.len() as f64;
+    let lse = lse(row);
+    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+    let std = (row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n).sqrt();
+    let min = row.iter().copied().fold(f32::INFINITY, f32::min);
+    let mut errors = vec![
+        lse - number(&known["lse"]),
+        mean - number(&known["mean"]),
+        std - number(&known["std"]),
+        f64::from(min) - number(&known["min"]),
+    ];
+    for top in list(&known["top"]) {
+        let logit = f64::from(row[top[0].as_u64().expect("an id") as usize]);
+        errors.push(logit - number(&top[1]));
+        errors.push(logit - lse - number(&top[2]));
+    }
+    for (&id, probe) in probe_ids.iter().zip(list(&known["probe"])) {
+        errors.push(f64::from(row[id as usize]) - number(probe));
+    }
+    errors.into_iter().fold(0.0, |most, error| if error.abs() > most || error.is_nan() { error.abs() } else { most })
+}
+
+/// The largest error over all positions of all prompts of up to `longest` tokens.
+fn logits_error(runtime: &mut impl Runtime, golden: &Value, longest: usize) -> f64 {
+    let probe_ids = ids(&golden["probe_ids"]);
+    let mut most: f64 = 0.0;
+    for prompt in list(&golden["prompts"]) {
+        let ids = ids(&prompt["ids"]);
+        if ids.len() > longest {
+            continue;
+        }
+        let positions: Vec<usize> =
+            list(&prompt["positions"]).iter().map(|p| p.as_u64().expect("a position") as usize).collect();
+        let rows = model::rows_at(runtime, &ids, &positions);
+        let exact = &prompt["logits"]["exact"];
+        let error_at = |(row, position): (&Vec<f32>, &usize)| row_error(row, &exact[position.to_string()], &probe_ids);
+        let error = rows.iter().zip(&positions).map(error_at).fold(0.0, f64::max);
+        println!("  {} ({} tokens): {error:.2e}", prompt["name"], ids.len());
+        assert!(!error.is_nan());
+        most = most.max(error);
+    }
+    most
+}
+
+/// Compares greedy tokens up to the first unsure one; answers how many were compared.
+fn greedy_agrees(runtime: &mut impl Runtime, golden: &Value, longest: usize) -> usize {
+    let mut compared = 0;
+    for prompt in list(&golden["prompts"]) {
+        let prompt_ids = ids(&prompt["ids"]);
+        if prompt_ids.len() > longest {
+            continue;
+        }
+        let exact = &prompt["greedy"]["exact"];
+        let expected = ids(&exact["ids"]);
+        let sure = list(&exact["margin"]).iter().position(|margin| number(margin) < SURE_MARGIN);
+        let picked = model::greedy(runtime, &prompt_ids, expected.len());
+        // An unsure step may go either way; if it went as expected, the rest must as well.
+        let until = match sure {
+            Some(at) if picked[at] != expected[at] => at,
+            _ => expected.len(),
+        };
+        assert_eq!(picked[..until], expected[..until], "{}", prompt["name"]);
+        compared += until;
+    }
+    compared
+}
+
+/// The perplexity of a text in one context, and the largest error of a token's log-probability.
+fn perplexity(runtime: &mut impl Runtime, text: &Value) -> (f64, f64) {
+    let ids = ids(&text["ids"]);
+    let known = list(&text["results"]["exact"]["logprob"]);
+    let sequence = runtime.seq_create().expect("a sequence");
+    let mut answers = Answers::new();
+    let (mut sum, mut most, mut at) = (0.0, 0.0f64, 0);
+    for chunk in ids[..ids.len() - 1].chunks(ROWS_MAX) {
+        let feed = Feed { sequence, input: Input::Tokens(chunk), want: Want::EveryRow };
+        runtime.step(&[feed], &mut answers).expect("the step runs");
+        for index in 0..chunk.len() {
+            let row = answers.row(index).expect("every row was wanted");
+            let logprob = f64::from(row[ids[at + 1] as usize]) - lse(row);
+            sum += logprob;
+            most = most.max((logprob - number(&known[at])).abs());
+            at += 1;
+        }
+    }
+    runtime.seq_free(sequence);
+    ((-sum / known.len() as f64).exp(), most)
+}
+
+fn logits_match<B: Backend>(backend: B, name: &str, kv_type: KvType, tolerance: f64) {
+    let Some(checkpoint) = open(name) else { return };
+    let mut runtime = model::runtime(backend, &checkpoint, &model::options(kv_type, 1024));
+    let error = logits_error(&mut runtime, &golden(name, "logits"), usize::MAX);
+    println!("{name} {kv_type:?}: largest error of a logit {error:.2e}");
+    assert!(error < tolerance, "{error:.2e}");
+}
+
+fn greedy_matches<B: Backend>(backend: B, name: &str) {
+    let Some(checkpoint) = open(name) else { return };
+    let mut runtime = model::runtime(backend, &checkpoint, &model::options(KvType::F32, 1024));
+    let compared = greedy_agrees(&mut runtime, &golden(name, "logits"), usize::MAX);
+    println!("{name}: {compared} greedy tokens agree");
+    assert!(compared > 6 * 64, "{compared}");
+}
+
+fn perplexity_matches<B: Backend>(backend: B, name: &str) {
+    let Some(checkpoint) = open(name) else { return };
+    let mut runtime = model::runtime(backend, &checkpoint, &model::options(KvType::F32, 1024));
+    for text in list(&golden(name, "perplexity")["texts"]) {
+        let (got, most) = perplexity(&mut runtime, text);
+        let exact = number(&text["results"]["exact"]["ppl"]);
+        let relative = (got / exact - 1.0).abs();
+        println!("{name}: perplexity {got:.6}, exact {exact:.6}, {relative:.1e} apart; log-probabilities {most:.1e}");
+        assert!(relative < PERPLEXITY_TOLERANCE && most < TOLERANCE);
+    }
+}
