@@ -18,10 +18,13 @@
 
 #[path = "common/model.rs"]
 mod model;
+#[path = "common/models.rs"]
+mod models;
 
 use ictus::backend::{Backend, KvType};
 use ictus::checkpoint::Checkpoint;
 use ictus::runtime::{Answers, Feed, Input, ROWS_MAX, Runtime, Want};
+use models::{GEMMA3, SMOLLM2};
 use serde_json::Value;
 
 /// Largest error of a logit with nothing rounded to 16 bits.
@@ -33,17 +36,9 @@ const SURE_MARGIN: f64 = 1e-3;
 /// Largest relative error of a perplexity.
 const PERPLEXITY_TOLERANCE: f64 = 5e-4;
 
-const SMOLLM2: &str = "smollm2-135m-instruct-q4_1";
-const GEMMA: &str = "gemma-3-270m-q4_k_m";
-
-/// The model's file, when it has been fetched.
+/// The model, when it has been fetched; otherwise a line says that it has not.
 fn open(name: &str) -> Option<Checkpoint> {
-    let path = model::file(&format!("target/models/{name}.gguf"));
-    if !path.exists() {
-        println!("SKIPPED: {} is not there; scripts/fetch-models.sh gets it", path.display());
-        return None;
-    }
-    Some(Checkpoint::open(path).expect("the model opens"))
+    models::find(name).map(|path| Checkpoint::open(path).expect("the model opens"))
 }
 
 fn golden(name: &str, kind: &str) -> Value {
