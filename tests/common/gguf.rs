@@ -1,9 +1,8 @@
 //! Builds GGUF files in memory, right or wrong.
-#![allow(dead_code, reason = "every test binary uses a part of it")]
 
 /// A metadata value.
 #[derive(Clone)]
-pub enum Value {
+pub(crate) enum Value {
     /// Type 0.
     U8(u8),
     /// Type 1.
@@ -36,17 +35,17 @@ pub enum Value {
 
 impl Value {
     /// A string.
-    pub fn text(text: &str) -> Self {
+    pub(crate) fn text(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
 
     /// An array of strings.
-    pub fn texts(texts: &[&str]) -> Self {
+    pub(crate) fn texts(texts: &[&str]) -> Self {
         Self::Array(texts.iter().map(|text| Self::text(text)).collect())
     }
 
     /// Its type number.
-    pub fn kind(&self) -> u32 {
+    pub(crate) fn kind(&self) -> u32 {
         match self {
             Self::U8(_) => 0,
             Self::I8(_) => 1,
@@ -96,44 +95,44 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
 
 /// A tensor to write.
 #[derive(Clone)]
-pub struct TensorEntry {
+pub(crate) struct TensorEntry {
     /// Name.
-    pub name: String,
+    pub(crate) name: String,
     /// Sizes, innermost first.
-    pub dims: Vec<u64>,
+    pub(crate) dims: Vec<u64>,
     /// Type number.
-    pub kind: u32,
+    pub(crate) kind: u32,
     /// Offset to state; none for the next aligned one.
-    pub offset: Option<u64>,
+    pub(crate) offset: Option<u64>,
     /// Data.
-    pub data: Vec<u8>,
+    pub(crate) data: Vec<u8>,
 }
 
 /// A file to write.
 #[derive(Clone)]
-pub struct Gguf {
+pub(crate) struct Gguf {
     /// Version to state.
-    pub version: u32,
+    pub(crate) version: u32,
     /// Alignment to write with; a key states it when it is not 32.
-    pub alignment: usize,
+    pub(crate) alignment: usize,
     /// Number of tensors to state; none for the right one.
-    pub tensor_count: Option<u64>,
+    pub(crate) tensor_count: Option<u64>,
     /// Number of keys to state; none for the right one.
-    pub key_count: Option<u64>,
+    pub(crate) key_count: Option<u64>,
     /// Keys.
-    pub keys: Vec<(String, Value)>,
+    pub(crate) keys: Vec<(String, Value)>,
     /// Tensors.
-    pub tensors: Vec<TensorEntry>,
+    pub(crate) tensors: Vec<TensorEntry>,
 }
 
 impl Gguf {
     /// An empty file of version 3.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { version: 3, alignment: 32, tensor_count: None, key_count: None, keys: Vec::new(), tensors: Vec::new() }
     }
 
     /// Sets a key: replaces the value, or adds it.
-    pub fn key(mut self, name: &str, value: Value) -> Self {
+    pub(crate) fn key(mut self, name: &str, value: Value) -> Self {
         match self.keys.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = value,
             None => self.keys.push((name.to_owned(), value)),
@@ -142,13 +141,13 @@ impl Gguf {
     }
 
     /// Removes a key.
-    pub fn without_key(mut self, name: &str) -> Self {
+    pub(crate) fn without_key(mut self, name: &str) -> Self {
         self.keys.retain(|(key, _)| key != name);
         self
     }
 
     /// Adds a tensor of F32 values that depend on their place only.
-    pub fn f32_tensor(mut self, name: &str, dims: &[u64]) -> Self {
+    pub(crate) fn f32_tensor(mut self, name: &str, dims: &[u64]) -> Self {
         let count: u64 = dims.iter().product();
         let data = (0..count).flat_map(|i| ((i % 7) as f32 * 0.25 - 0.5).to_le_bytes()).collect();
         self.tensors.push(TensorEntry { name: name.to_owned(), dims: dims.to_vec(), kind: 0, offset: None, data });
@@ -156,18 +155,18 @@ impl Gguf {
     }
 
     /// Removes a tensor.
-    pub fn without_tensor(mut self, name: &str) -> Self {
+    pub(crate) fn without_tensor(mut self, name: &str) -> Self {
         self.tensors.retain(|tensor| tensor.name != name);
         self
     }
 
     /// A tensor, to change it.
-    pub fn tensor_mut(&mut self, name: &str) -> &mut TensorEntry {
+    pub(crate) fn tensor_mut(&mut self, name: &str) -> &mut TensorEntry {
         self.tensors.iter_mut().find(|tensor| tensor.name == name).expect("the tensor is there")
     }
 
     /// The file's bytes.
-    pub fn build(&self) -> Vec<u8> {
+    pub(crate) fn build(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());
         out.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
@@ -175,7 +174,9 @@ impl Gguf {
         let key_count = self.keys.len() + usize::from(stated.is_some());
         out.extend(self.key_count.unwrap_or(key_count as u64).to_le_bytes());
         let alignment_key = "general.alignment".to_owned();
-        for (key, value) in self.keys.iter().map(|(key, value)| (key, value)).chain(stated.iter().map(|value| (&alignment_key, value))) {
+        for (key, value) in
+            self.keys.iter().map(|(key, value)| (key, value)).chain(stated.iter().map(|value| (&alignment_key, value)))
+        {
             write_text(key, &mut out);
             out.extend(value.kind().to_le_bytes());
             value.write(&mut out);
@@ -197,7 +198,7 @@ impl Gguf {
 }
 
 /// The smallest llama that opens: one layer, hidden 4, one head of 2, six tokens, F32.
-pub fn tiny_llama() -> Gguf {
+pub(crate) fn tiny_llama() -> Gguf {
     let mut file = Gguf::new()
         .key("general.architecture", Value::text("llama"))
         .key("general.name", Value::text("tiny"))
