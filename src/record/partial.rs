@@ -3,8 +3,10 @@
 //! This is the only place where the engine calls a function that it was given.
 
 use core::ffi::c_void;
+use core::mem::offset_of;
 
 use super::constant::tick_flag;
+
 use super::plan::{PartialEmitFn, TickPlan};
 
 /// The callback of one plan that asked for partial emits.
@@ -16,9 +18,14 @@ pub struct PartialEmit {
 
 impl TickPlan {
     /// The callback, when the plan sets PARTIAL_EMITS and brings one; none otherwise.
+    ///
+    /// Fields past the writer's `struct_size` are not the writer's and count as zero.
     pub fn partial_emit(&self) -> Option<PartialEmit> {
-        let callback = self.on_partial_emit.filter(|_| self.flags & tick_flag::PARTIAL_EMITS != 0)?;
-        Some(PartialEmit { callback, user: self.partial_emit_user })
+        let written = |end: usize| self.struct_size >= end as u64;
+        let asked = self.flags & tick_flag::PARTIAL_EMITS != 0 && written(offset_of!(Self, partial_emit_user));
+        let callback = self.on_partial_emit.filter(|_| asked)?;
+        let user = if written(size_of::<Self>()) { self.partial_emit_user } else { core::ptr::null_mut() };
+        Some(PartialEmit { callback, user })
     }
 }
 

@@ -3,7 +3,8 @@
 
 use super::{EngineInspect, Events, StageRings};
 use crate::engine::{Engine, PlanBuilder};
-use crate::record::{Status, TokenRef};
+use crate::record::view::Memory;
+use crate::record::{Status, TickPlan, TokenRef};
 use crate::ring::MemoryRings;
 
 /// An engine, its rings and the number of the next plan.
@@ -51,7 +52,15 @@ impl<E: Engine, R: StageRings> Harness<E, R> {
     /// The status of the engine.
     pub fn tick(&mut self, plan: PlanBuilder) -> Result<Events, Status> {
         let (plan, memory) = plan.build();
-        let view = self.engine.tick(&plan, &memory, &mut self.rings)?;
+        self.tick_record(&plan, &memory)
+    }
+
+    /// Runs a plan given as a record, whose arrays lie in `memory`.
+    ///
+    /// # Errors
+    /// The status of the engine.
+    pub fn tick_record(&mut self, plan: &TickPlan, memory: &dyn Memory) -> Result<Events, Status> {
+        let view = self.engine.tick(plan, memory, &mut self.rings)?;
         Ok(Events::of(&view))
     }
 
@@ -130,12 +139,27 @@ impl<E: EngineInspect, R: StageRings> Harness<E, R> {
     /// events of the tick before (T-3).
     #[track_caller]
     pub fn refused(&mut self, plan: PlanBuilder) -> Status {
+        let (plan, memory) = plan.build();
+        self.refused_record(&plan, &memory)
+    }
+
+    /// As [`Harness::refused`], for a plan given as a record.
+    ///
+    /// # Panics
+    /// As there.
+    #[track_caller]
+    pub fn refused_record(&mut self, plan: &TickPlan, memory: &dyn Memory) -> Status {
         let before = self.trace();
-        let first = self.tick_err(plan.clone());
-        assert_eq!(self.trace(), before, "a refusal with {first} leaves no trace");
-        let second = self.tick_err(plan);
+        let mut attempt = || match self.tick_record(plan, memory) {
+            Ok(events) => panic!("the plan was accepted: {events:?}"),
+            Err(status) => (status, self.trace()),
+        };
+        let (first, after) = attempt();
+        assert_eq!(after, before, "a refusal with {first} leaves no trace");
+        let (second, after) = attempt();
         assert_eq!(second, first, "the same plan is refused for the same reason");
-        assert_eq!(self.trace(), before, "a second refusal with {first} leaves no trace");
+        assert_eq!(after, before, "a second refusal with {first} leaves no trace");
+        assert!(first.is_plan_rejection(), "{first} is a plan rejection");
         first
     }
 

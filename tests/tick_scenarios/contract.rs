@@ -1,0 +1,42 @@
+//! TS-1 .. TS-13 and TS-15 over engines that step, pick and cut differently.
+
+use ictus::testing::tick_contract;
+
+use super::host::{SUPPORTS, fake, small};
+
+#[test]
+fn contract_holds_whoever_picks_the_tokens() {
+    for support in SUPPORTS {
+        tick_contract::run_all(|| fake(|options| options.descriptor.sampling = support));
+        tick_contract::run_all(|| {
+            fake(|options| {
+                small(options);
+                options.descriptor.vocab_size = 128;
+                options.descriptor.sampling = support;
+            })
+        });
+    }
+}
+
+#[test]
+fn contract_holds_in_small_prefill_steps() {
+    for step in [1, 3, 64] {
+        tick_contract::run_all(|| fake(|options| options.descriptor.prefill_step_tokens = step));
+    }
+}
+
+#[test]
+fn contract_holds_on_a_head_only_runtime() {
+    tick_contract::run_all(|| fake(|options| options.descriptor.truncate_partial = false));
+}
+
+#[test]
+fn contract_holds_in_a_pool_that_shares_cells() {
+    tick_contract::run_all(|| {
+        fake(|options| {
+            options.descriptor.cells_total = 512;
+            options.descriptor.max_seqs = 4;
+            options.descriptor.copy_shares_cells = true;
+        })
+    });
+}
