@@ -12,7 +12,7 @@ use ictus::checkpoint::Checkpoint;
 use ictus::record::constant::fault;
 use ictus::runtime::{
     Answer, Answers, Feed, Input, MemCounters, MemoryPlan, ModelRuntime, PagedError, PagedIdentity, PagedOptions,
-    Runtime, RuntimeError, SeqHandle, Want,
+    Runtime, RuntimeError, SamplingDefaults, SeqHandle, Vocabulary, Want,
 };
 use ictus::sample::{SampleRequest, argmax};
 use naive::Naive;
@@ -227,6 +227,50 @@ fn plan_says_what_is_allocated() {
     }
     let absurd = PagedOptions { pool_pages: usize::MAX, ..SMALL };
     assert_eq!(MemoryPlan::new(checkpoint.config(), &absurd, 0), None);
+}
+
+#[test]
+fn runtime_whose_device_failed_in_a_step_is_fatal_from_then_on() {
+    let checkpoint = tiny();
+    let at_load = checkpoint.tensors().len() as u64 + 12;
+    let mut runtime = model::runtime(Naive::failing(at_load + 2), &checkpoint, &SMALL);
+    let sequence = runtime.seq_create().expect("a slot");
+    model::last_row(&mut runtime, sequence, &[1, 2]);
+    let mut answers = Answers::new();
+    for _ in 0..2 {
+        let step = runtime.step(&[feed(sequence, &[3], Want::LastRow)], &mut answers);
+        assert_eq!(step, Err(RuntimeError::Fatal));
+    }
+}
+
+#[test]
+fn identity_is_reported_as_given() {
+    let checkpoint = tiny();
+    let vocabulary = Vocabulary { tokens: vec![b"a".as_slice().into()], ..Vocabulary::default() };
+    let identity = PagedIdentity {
+        weights_identity: [7; 32],
+        backend: "naive".to_owned(),
+        end_ids: vec![9, 2],
+        sampling_defaults: Some(SamplingDefaults { temperature: Some(0.5), ..SamplingDefaults::default() }),
+        vocabulary: Some(vocabulary),
+    };
+    let options = PagedOptions { page_size_tokens: 0, ..SMALL };
+    let runtime =
+        ModelRuntime::new(Naive::default(), checkpoint.config(), &checkpoint, &options, identity).expect("it loads");
+    let descriptor = runtime.describe();
+    assert_eq!((descriptor.weights_identity, &*descriptor.backend), ([7; 32], "naive"));
+    assert_eq!((descriptor.page_size_tokens, descriptor.cell_granule_tokens, descriptor.cells_total), (1, 1, 8));
+    assert_eq!((&*descriptor.architecture, descriptor.kv_bits, descriptor.max_seq_len), ("llama", 32, 24));
+    assert_eq!(descriptor.sampling_defaults.and_then(|defaults| defaults.temperature), Some(0.5));
+    assert!(runtime.is_eos(2) && runtime.is_eos(9) && !runtime.is_eos(3));
+    assert_eq!(runtime.vocabulary().map(|vocabulary| vocabulary.tokens.len()), Some(1));
+}
+
+/// An engine may move to the thread that ticks it.
+#[test]
+fn runtime_moves_between_threads() {
+    fn moves<T: Send>(_: &T) {}
+    moves(&small());
 }
 
 /// Loading with every request for memory failing in turn.

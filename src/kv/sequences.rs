@@ -26,7 +26,7 @@ const SERIAL_MAX: u64 = u64::MAX >> SLOT_BITS;
 pub struct SequencesShape {
     /// Pages of the pool.
     pub pages: usize,
-    /// Tokens per page; at least 1.
+    /// Tokens per page; 0 counts as 1.
     pub page_size_tokens: usize,
     /// Most tokens of a sequence.
     pub sequence_tokens: usize,
@@ -70,11 +70,10 @@ impl Sequences {
     /// # Errors
     /// `OutOfMemory`.
     pub fn new(shape: SequencesShape) -> Result<Self, KvError> {
-        debug_assert!(shape.page_size_tokens > 0, "a page holds a token");
         let named = SLOT_MASK as usize + 1;
         let sequences = if shape.sequences == 0 { named } else { shape.sequences.min(named) };
         Ok(Self {
-            shape: SequencesShape { sequences, ..shape },
+            shape: SequencesShape { sequences, page_size_tokens: shape.page_size_tokens.max(1), ..shape },
             pool: PagePool::new(shape.pages)?,
             slots: Vec::new(),
             vacant: Vec::new(),
@@ -84,7 +83,7 @@ impl Sequences {
         })
     }
 
-    /// The sizes, with the limit of sequences filled in.
+    /// The sizes, with zeros replaced by what they stand for.
     pub fn shape(&self) -> &SequencesShape {
         &self.shape
     }

@@ -15,12 +15,12 @@ pub(crate) struct Naive {
     pool_bytes: Arc<AtomicU64>,
     buffer_bytes: Arc<AtomicU64>,
     requests: Arc<AtomicU64>,
-    /// The request for memory that fails, counted from 1.
+    /// The request that fails, counted from 1.
     failing: u64,
 }
 
 impl Naive {
-    /// A backend whose `request`-th request for memory fails.
+    /// A backend whose `request`-th request for memory or rows fails.
     pub(crate) fn failing(request: u64) -> Self {
         Self { failing: request, ..Self::default() }
     }
@@ -267,6 +267,7 @@ impl Backend for Naive {
     }
 
     fn read(&self, x: &Buffer, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        self.request(4 * out.len())?;
         out.copy_from_slice(&x.values[first_row * x.width..][..out.len()]);
         Ok(())
     }

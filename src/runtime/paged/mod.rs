@@ -12,7 +12,7 @@
 //! # Invariants
 //! - Where a part begins, which feeds share it and where pages lie changes no bit of a row: rows meet only in attention, which
 //!   reads the sequence's own keys by absolute position.
-//! - An error before the first part moved nothing. An error after it is `Fatal`.
+//! - An error before the first part moved nothing. An error after it is `Fatal`, and so is every step from then on.
 //!
 //! # Limits
 //! All memory that grows with the model or the step is allocated when the runtime is made ([`MemoryPlan`]). Sequences are bounded by
@@ -80,6 +80,8 @@ pub struct ModelRuntime<B: Backend> {
     pages: B::Pages,
     sequences: Sequences,
     rows: Rows,
+    /// The backend failed in the middle of a step: sequences have cells that were never written.
+    broken: bool,
     /// One row of logits, which a token is picked from.
     row: Vec<f32>,
     scratch: Scratch,
@@ -101,7 +103,7 @@ impl<B: Backend> ModelRuntime<B> {
         let kv = options.kv_shape(config);
         let sequences = Sequences::new(SequencesShape {
             pages: options.pool_pages,
-            page_size_tokens: options.page_size_tokens,
+            page_size_tokens: kv.page_size_tokens,
             sequence_tokens: options.context_tokens,
             sequences: 0,
         })?;
@@ -126,6 +128,7 @@ impl<B: Backend> ModelRuntime<B> {
             pages,
             sequences,
             rows: Rows::new(options.workspace_shape(config)),
+            broken: false,
             row,
             scratch: Scratch::new(),
         })
@@ -143,7 +146,7 @@ impl<B: Backend> ModelRuntime<B> {
 }
 
 fn describe(config: &ModelConfig, options: &PagedOptions, kv: &KvShape, identity: &PagedIdentity) -> Descriptor {
-    let page_size = options.page_size_tokens as u64;
+    let page_size = kv.page_size_tokens as u64;
     Descriptor {
         runtime_id: "ictus-paged".to_owned(),
         runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -154,8 +157,8 @@ fn describe(config: &ModelConfig, options: &PagedOptions, kv: &KvShape, identity
         max_seqs: 0,
         max_seq_len: options.context_tokens as u64,
         vocab_size: config.vocab as u32,
-        page_size_tokens: options.page_size_tokens as u32,
-        cell_granule_tokens: options.page_size_tokens as u32,
+        page_size_tokens: page_size as u32,
+        cell_granule_tokens: page_size as u32,
         kv_bytes_per_token: kv.page_bytes().unwrap_or(0) / page_size,
         kv_bits: 8 * options.kv_type.bytes() as u32,
         cells_total: options.pool_pages as u64 * page_size,
@@ -238,9 +241,14 @@ impl<B: Backend> Runtime for ModelRuntime<B> {
 
     fn step(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
         answers.clear(self.descriptor.vocab_size as usize);
+        if self.broken {
+            return Err(RuntimeError::Fatal);
+        }
         self.check(feeds)?;
         self.grow(feeds)?;
-        self.walk(feeds, answers)
+        let walked = self.walk(feeds, answers);
+        self.broken = walked.is_err();
+        walked
     }
 
     fn vocabulary(&self) -> Option<&Vocabulary> {

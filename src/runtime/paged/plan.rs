@@ -17,7 +17,7 @@ const LOGITS_BYTES: usize = 16 << 20;
 pub struct PagedOptions {
     /// Element type of cached keys and values.
     pub kv_type: KvType,
-    /// Tokens per page.
+    /// Tokens per page; 0 counts as 1.
     pub page_size_tokens: usize,
     /// Pages of the pool.
     pub pool_pages: usize,
@@ -46,7 +46,7 @@ impl PagedOptions {
             layers: config.layers,
             n_kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
-            page_size_tokens: self.page_size_tokens,
+            page_size_tokens: self.page_size_tokens.max(1),
             pages: self.pool_pages,
             element: self.kv_type,
         }
