@@ -224,3 +224,90 @@ impl ModelConfig {
 fn range(key: &str, got: impl core::fmt::Display, expected: &'static str) -> ConfigError {
     ConfigError::Range { key: key.to_owned(), got: got.to_string(), expected }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> ModelConfig {
+        ModelConfig {
+            family: Family::Llama,
+            architecture: "llama".to_owned(),
+            layers: 2,
+            hidden: 64,
+            ffn_hidden: 96,
+            n_heads: 8,
+            n_kv_heads: 2,
+            head_dim: 8,
+            vocab: 100,
+            context_tokens: 128,
+            norm_epsilon: 1e-5,
+            attention_scale: 0.25,
+            rope: RopeConfig {
+                pairing: RopePairing::Halves,
+                dims: 8,
+                base: 1e4,
+                local_base: None,
+                scaling: RopeScaling::None,
+            },
+            window: None,
+        }
+    }
+
+    #[test]
+    fn a_changed_number_is_refused_under_its_name() {
+        assert_eq!(config().check(), Ok(()));
+        type Change = fn(&mut ModelConfig);
+        let cases: [(&str, Change); 14] = [
+            ("layers", |c| c.layers = 0),
+            ("layers", |c| c.layers = MAX_LAYERS + 1),
+            ("hidden", |c| c.hidden = MAX_WIDTH + 1),
+            ("head_dim", |c| c.head_dim = MAX_HEAD_DIM + 1),
+            ("vocab", |c| c.vocab = usize::MAX),
+            ("context_tokens", |c| c.context_tokens = MAX_CONTEXT_TOKENS + 1),
+            ("rope.dims", |c| c.rope.dims = 10),
+            ("rope.dims", |c| c.rope.dims = 7),
+            ("rope.base", |c| c.rope.base = f32::NAN),
+            ("rope.local_base", |c| c.rope.local_base = Some(0.0)),
+            ("the number of rope factors", |c| c.rope.scaling = RopeScaling::Factors { factors: vec![1.0; 3] }),
+            ("a rope factor", |c| c.rope.scaling = RopeScaling::Factors { factors: vec![1.0, 1.0, 0.0, 1.0] }),
+            ("window.tokens", |c| c.window = Some(SlidingWindow { tokens: 0, period: 0, first_layer: 0 })),
+            ("norm_epsilon", |c| c.norm_epsilon = 0.0),
+        ];
+        for (name, change) in cases {
+            let mut changed = config();
+            change(&mut changed);
+            assert!(matches!(changed.check(), Err(ConfigError::Range { key, .. }) if key == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn products_that_overflow_are_refused() {
+        let mut wide = config();
+        (wide.n_heads, wide.head_dim, wide.rope.dims) = (1 << 20, 1 << 8, 8);
+        assert_eq!(wide.check(), Err(ConfigError::Overflow { product: "n_heads x head_dim" }));
+        let mut long = config();
+        (long.layers, long.context_tokens) = (MAX_LAYERS, MAX_CONTEXT_TOKENS);
+        (long.n_heads, long.n_kv_heads, long.head_dim) = (1 << 16, 1 << 16, 1 << 8);
+        let product = "context_tokens x layers x n_kv_heads x head_dim";
+        assert_eq!(long.check(), Err(ConfigError::Overflow { product }));
+        let mut odd = config();
+        odd.n_kv_heads = 3;
+        assert!(matches!(odd.check(), Err(ConfigError::NotDivisible { dividend_value: 8, divisor_value: 3, .. })));
+    }
+
+    #[test]
+    fn marks_become_the_rule_that_makes_them() {
+        let marks = |text: &str| text.bytes().map(|mark| mark == b'l').collect::<Vec<_>>();
+        let rule = |period, first_layer| Ok(Some(SlidingWindow { tokens: 4, period, first_layer }));
+        assert_eq!(SlidingWindow::from_marks(4, &marks("lllll")), rule(0, 0));
+        assert_eq!(SlidingWindow::from_marks(4, &marks("gglll")), rule(0, 2));
+        assert_eq!(SlidingWindow::from_marks(4, &marks("llgll")), rule(3, 0));
+        assert_eq!(SlidingWindow::from_marks(4, &marks("lglgl")), rule(2, 0));
+        assert_eq!(SlidingWindow::from_marks(4, &marks("ggg")), Ok(None));
+        assert_eq!(SlidingWindow::from_marks(4, &[]), Ok(None));
+        for irregular in ["llgllg".replace("gllg", "ggll"), "glgll".to_owned(), "llglll".to_owned()] {
+            assert_eq!(SlidingWindow::from_marks(4, &marks(&irregular)), Err(()), "{irregular}");
+        }
+    }
+}

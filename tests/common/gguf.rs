@@ -170,7 +170,7 @@ impl Gguf {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());
         out.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
-        let stated = (self.alignment != 32).then(|| Value::U32(self.alignment as u32));
+        let stated = (self.alignment != 32).then_some(Value::U32(self.alignment as u32));
         let key_count = self.keys.len() + usize::from(stated.is_some());
         out.extend(self.key_count.unwrap_or(key_count as u64).to_le_bytes());
         let alignment_key = "general.alignment".to_owned();

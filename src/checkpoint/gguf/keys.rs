@@ -3,6 +3,7 @@
 //!
 //! Keys are `<architecture>.<name>`. What Gemma 3 files leave to the architecture: every sixth layer is global, local layers rotate
 //! with base 10 000 and are not scaled, and the 27B model (62 layers) scales attention by hidden / n_heads.
+//! A window of a Llama (Mistral) holds in every layer; of a Qwen it is refused, as the file cannot say which layers have it.
 //!
 //! # Not here
 //! `rope_freqs.weight`, which is a tensor: `assemble`.
@@ -179,6 +180,10 @@ impl Keys<'_> {
                 });
             }
         };
+        if matches!(family, Family::Qwen2 | Family::Qwen3) {
+            // The format does not say which layers have it, and they differ in these families.
+            return Err(ConfigError::Unsupported { key, value: tokens.to_string() });
+        }
         let key = self.key("attention.sliding_window_pattern");
         let default_period = if family == Family::Gemma3 { GEMMA3_PERIOD } else { 0 };
         if let Some((_, Value::Array(_))) = self.metadata.get(&key) {
