@@ -17,4 +17,10 @@ impl<R: Runtime> EngineInspect for Executor<R> {
     fn state_digest(&self) -> u64 {
         Self::state_digest(self)
     }
+
+    fn audit(&self) {
+        if let Err(error) = Self::audit(self) {
+            panic!("{error}");
+        }
+    }
 }

@@ -18,6 +18,8 @@ mod events;
 mod executor;
 mod free_runtime;
 mod harness;
+mod restless;
+pub mod schedule;
 pub mod tick_contract;
 
 pub use crate::engine::{PlanBuilder, basic_admit};
@@ -25,6 +27,7 @@ pub use agreement::{RowDisagreement, TokenDisagreement, rows_agree, tokens_agree
 pub use events::Events;
 pub use free_runtime::FreeRuntime;
 pub use harness::Harness;
+pub use restless::RestlessRings;
 
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
@@ -65,6 +68,12 @@ pub trait EngineInspect: Engine {
     /// It covers the accepted plan number, the tick count, every lane with its tokens, counters, pending row and sampling state,
     /// the marks of faulted tags, the bias lists, what the runtime holds for every sequence, and the last events.
     fn state_digest(&self) -> u64;
+
+    /// Checks what must hold between ticks.
+    ///
+    /// # Panics
+    /// When it does not. An engine that cannot tell checks nothing.
+    fn audit(&self) {}
 }
 
 /// A digest of what `Debug` shows, for values that have no hash of their own.
