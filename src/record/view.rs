@@ -90,6 +90,12 @@ plain_element!(u8, u64, [u8; 32]);
 
 /// Memory that arrays may point into.
 pub trait Memory {
+    /// Whether `array` lies wholly inside, an empty one always. Memory of which nothing is known says yes.
+    fn contains(&self, array: &Array) -> bool {
+        let _ = array;
+        true
+    }
+
     /// The `len` bytes that `array` points at, if all of them lie inside. `len` is not 0, at most `isize::MAX`, and does not
     /// wrap around the end of memory.
     fn bytes(&self, array: &Array, len: usize) -> Option<&[u8]>;
@@ -128,6 +134,18 @@ impl Array {
             Ok(count) if count > 0 => Self { data: records.as_ptr().cast(), count, elem_size: size_of::<T>() as u32 },
             _ => Self::EMPTY,
         }
+    }
+
+    /// As [`Array::elements`] for an array of a plan: one with elements that lies outside the arena of the plan is out of
+    /// bounds, whatever else is wrong with it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn elements_within<'m, T: Record>(&self, memory: &'m dyn Memory) -> Result<Elements<'m, T>, Status> {
+        if !memory.contains(self) {
+            return Err(Status::RejectBounds);
+        }
+        self.elements(memory)
     }
 
     /// Checks the array and gives its elements, in order (A-10 .. A-15).
@@ -208,3 +226,6 @@ pub(super) fn copy_records<T: Record>(records: &[T], words: &mut [u64]) {
     // - Any bytes are valid `u64`s, and a `Plain` type has no padding, so all bytes are initialised.
     unsafe { core::ptr::copy_nonoverlapping(records.as_ptr().cast::<u8>(), words.as_mut_ptr().cast::<u8>(), len) };
 }
+
+#[cfg(test)]
+mod tests;
