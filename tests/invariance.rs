@@ -1,9 +1,11 @@
-//! Promise 1 at the level of the runtime: whatever the schedule, the bits of a row are the same.
+//! Promise 1 over real models: whatever the schedule, the bits are the same.
 //!
-//! A few token lists, some with a common beginning, are run alone, one token per step, which gives a row for every position.
-//! Then random schedules run them again: lanes come and go, feeds are of any length and in any order, prefill beside decode,
-//! beginnings are copied from other lanes, sequences are cut and grow again; pages, parts of a step and threads are of any
-//! number. Every row that comes back must have the bits of the first run.
+//! At the level of the runtime, rows: a few token lists, some with a common beginning, are run alone, one token per step,
+//! which gives a row for every position. Then random schedules run them again: lanes come and go, feeds are of any length
+//! and in any order, prefill beside decode, beginnings are copied from other lanes, sequences are cut and grow again; pages,
+//! parts of a step and threads are of any number. Every row that comes back must have the bits of the first run.
+//!
+//! At the level of the engine, tokens, log-probabilities and rows of requests of every kind, under random plans.
 
 #![allow(dead_code, reason = "the shared helpers have more than this file uses")]
 
@@ -16,8 +18,10 @@ mod random;
 
 use ictus::backend::{Backend, KvType};
 use ictus::checkpoint::Checkpoint;
+use ictus::executor::Executor;
 use ictus::runtime::{Answer, Answers, Feed, Input, PagedOptions, Runtime, SeqHandle, Want};
 use ictus::sample::{SampleRequest, argmax};
+use ictus::testing::schedule::{assert_schedule_invariance, random_requests};
 use naive::Naive;
 use random::Random;
 
@@ -212,6 +216,34 @@ fn schedules_agree<B: Backend>(
         }
         println!("{path} {kv_type:?}: {compared} rows compared");
         assert!(compared > 0, "a schedule asks for rows");
+    }
+}
+
+/// Requests under random plans of an engine over the model; pools and pages of any size, some too small for all lanes at once.
+fn plans_agree<B: Backend>(random: &mut Random, path: &str, rounds: usize, backend: impl Fn(usize) -> B) {
+    let checkpoint = Checkpoint::open(model::file(path)).expect("the model opens");
+    let vocab = checkpoint.config().vocab as u32;
+    for _ in 0..rounds {
+        let mut engines = Random::from_key(random.next());
+        let mut below = |bound: usize| random.below(bound);
+        let kv_type = [KvType::F32, KvType::F16][below(2)];
+        let requests = random_requests(7, vocab, 24, 12, &mut below);
+        let make = || {
+            let threads = engines.between(1, 3);
+            let mut options = any_options(&mut engines, kv_type, 64);
+            options.prefill_step_tokens = *engines.pick(&[0, 5, 512]);
+            options.pool_pages = engines.between(64, 256).div_ceil(options.page_size_tokens);
+            Executor::new(model::runtime(backend(threads), &checkpoint, &options))
+        };
+        assert_schedule_invariance(make, &requests, 3, 5, &mut below);
+    }
+}
+
+#[test]
+fn engine_on_the_naive_backend_answers_the_same_bits_under_every_plan() {
+    let mut random = Random::new("plans, naive");
+    for path in ["tests/data/gemma3.gguf", "tests/data/llama-window.gguf"] {
+        plans_agree(&mut random, path, 1, |_| Naive::default());
     }
 }
 
