@@ -68,6 +68,7 @@ fn offsets_that_lie_are_refused_by_name() {
         json!([0, 8]),
         json!([48, 49]),
         json!([56, 48]),
+        json!([48, 40]),
         json!([48, 1_000_000]),
         json!([u64::MAX - 8, u64::MAX]),
         json!([48, u64::MAX]),

@@ -131,7 +131,6 @@ const FENCE: &[&str] = &[
     "record/",
     "checkpoint/map.rs",
     "checkpoint/mod.rs",
-    "checkpoint/gguf/map.rs",
     "ring/mapping.rs",
     "ring/mod.rs",
     "backend/cpu/",

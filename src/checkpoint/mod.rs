@@ -1,3 +1,4 @@
+#![deny(unsafe_code)]
 //! Model files: what they say, with bounded reads and no trust.
 //!
 //! A GGUF file and a Hugging Face directory both become a [`Checkpoint`]: the architecture's numbers, named tensors, the
@@ -24,7 +25,7 @@ mod error;
 pub mod gguf;
 pub mod hf;
 mod identity;
-
+#[allow(unsafe_code, reason = "mapping a file is a promise about that file, argued there")]
 mod map;
 mod sampling;
 mod vocabulary;

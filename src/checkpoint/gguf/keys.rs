@@ -11,7 +11,8 @@
 use super::super::config::{Family, ModelConfig, RopeConfig, RopePairing, RopeScaling, SlidingWindow};
 use super::super::error::ConfigError;
 use super::super::sampling::SamplingDefaults;
-use super::metadata::{Metadata, Value};
+use super::metadata::Metadata;
+use super::value::Value;
 
 /// Base of local layers where a Gemma 3 file does not state it.
 const GEMMA3_LOCAL_BASE: f32 = 10_000.0;

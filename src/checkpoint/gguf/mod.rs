@@ -27,11 +27,13 @@ mod read;
 mod split;
 mod table;
 mod types;
+mod value;
 mod vocabulary;
 
-pub use metadata::{Array, MAX_DEPTH, MAX_KEYS, MAX_NAME_BYTES, Metadata, StringArray, Value, ValueType};
+pub use metadata::{MAX_DEPTH, MAX_KEYS, MAX_NAME_BYTES, Metadata};
 pub use table::{MAX_TENSORS, TensorInfo};
 pub use types::TypeId;
+pub use value::{Array, StringArray, Value, ValueType};
 
 pub(super) use read::read;
 pub(super) use split::open_all;

@@ -3,7 +3,8 @@
 
 use super::super::error::ConfigError;
 use super::super::vocabulary::{GgufVocabulary, SpecialTokens, token_id};
-use super::metadata::{Metadata, Value};
+use super::metadata::Metadata;
+use super::value::Value;
 
 /// Reads the vocabulary of a model whose embedding has `vocab` rows; none when the file has no tokenizer.
 ///
