@@ -289,6 +289,7 @@ fn in_double_precision(case: &Case) -> Option<u32> {
     let sum: f64 = weights.iter().sum();
     let mut list: Vec<(f64, u32)> = weights.iter().map(|w| w / sum).zip(0..).collect();
     list.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let whole = list.clone();
     if case.cuts.top_k != 0 {
         // The cut may fall between two tokens that f32 cannot tell apart.
         let k = (case.cuts.top_k as usize).clamp(1, list.len());
@@ -329,10 +330,10 @@ fn in_double_precision(case: &Case) -> Option<u32> {
             return None;
         }
         if target < mass {
-            // A neighbour in the order that f32 cannot tell apart may stand here as well.
+            // A neighbour in the whole order that f32 cannot tell apart may stand here as well.
             let near = |other: Option<&(f64, u32)>| other.is_some_and(|o| o.0 != p && (o.0 - p).abs() < CLOSE * p);
-            let before = index.checked_sub(1).and_then(|before| list.get(before));
-            return if near(before) || near(list.get(index + 1)) { None } else { Some(id) };
+            let before = index.checked_sub(1).and_then(|before| whole.get(before));
+            return if near(before) || near(whole.get(index + 1)) { None } else { Some(id) };
         }
     }
     None
