@@ -3,6 +3,7 @@
 //! The host owns the scheduler and calls [`Engine::tick`](engine::Engine::tick) with a plan; the engine validates it, runs
 //! it on paged KV with real model weights, and answers with events.
 
+pub mod abi;
 pub mod backend;
 pub mod checkpoint;
 pub mod engine;

@@ -111,7 +111,7 @@ pub(super) fn decode<'s>(
     read(&plan.prefills, memory, &mut buffers.prefills)?;
     read(&plan.decodes, memory, &mut buffers.decodes)?;
     read(&plan.retires, memory, &mut buffers.retires)?;
-    plan.shed_policy.victim_lanes.elements::<u64>(memory)?;
+    plan.shed_policy.victim_lanes.elements_within::<u64>(memory)?;
 
     group(buffers, lanes)?;
     check_disjoint(buffers)?;
@@ -133,7 +133,7 @@ pub(super) fn decode<'s>(
 /// Reads one array (T-11).
 fn read<T: Record>(array: &Array, memory: &dyn Memory, entries: &mut Vec<Entry<T>>) -> Result<(), Status> {
     entries.clear();
-    entries.extend(array.elements::<T>(memory)?.map(|record| Entry { record, party: 0 }));
+    entries.extend(array.elements_within::<T>(memory)?.map(|record| Entry { record, party: 0 }));
     Ok(())
 }
 

@@ -62,14 +62,14 @@ macro_rules! zeroed {
         // - `repr(C)`, made of integers, floats, raw pointers, optional function pointers and records of the same kind,
         //   each valid for any bits.
         // - All padding is explicit: the layout test sums the field sizes of the table.
-        unsafe impl super::view::Plain for $name {}
+        unsafe impl $crate::record::view::Plain for $name {}
     };
 }
 macro_rules! record {
     ($name:ident, min_prefix: $min:literal) => {
-        super::view::zeroed!($name);
+        $crate::record::view::zeroed!($name);
         // SAFETY: `Plain` by the line above.
-        unsafe impl super::view::Record for $name {
+        unsafe impl $crate::record::view::Record for $name {
             const MIN_PREFIX: usize = $min;
         }
     };

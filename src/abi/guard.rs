@@ -1,0 +1,248 @@
+//! The fence: pointers become references here, and panics end here.
+//!
+//! A pointer from C is NULL-checked and alignment-checked by one of these helpers; what they return is safe to use. Which status
+//! a bad pointer gets is the same everywhere: NULL is `RejectBadStruct`, a misaligned one `RejectBadAlignment`, a size that
+//! no memory has `RejectBounds`.
+
+use core::ffi::{CStr, c_char};
+use core::ptr::NonNull;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::record::Status;
+use crate::record::view::{Plain, Record, read_versioned};
+use crate::ring::{LayoutError, RingError};
+
+/// Why a call failed: the status that is returned, and what the last error says of it.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) status: Status,
+    pub(super) detail: Option<String>,
+}
+
+/// What the body of a call gives.
+pub(super) type Outcome<T> = Result<T, Failure>;
+
+impl Failure {
+    /// A status with a reason in words.
+    pub(super) fn new(status: Status, detail: impl core::fmt::Display) -> Self {
+        Self { status, detail: Some(detail.to_string()) }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self { status, detail: None }
+    }
+}
+
+impl From<RingError> for Failure {
+    fn from(error: RingError) -> Self {
+        Self::new(error.into(), error)
+    }
+}
+
+impl From<LayoutError> for Failure {
+    fn from(error: LayoutError) -> Self {
+        Self::new(Status::RingLayout, error)
+    }
+}
+
+/// Runs `body`; a panic in it becomes its message.
+///
+/// What `body` was changing may be half changed afterwards: the caller puts it out of use.
+pub(super) fn contain<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(body)).map_err(message)
+}
+
+fn message(payload: Box<dyn Any + Send>) -> String {
+    let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_owned(),
+        (_, Some(text)) => text.clone(),
+        _ => "a panic without a message".to_owned(),
+    };
+    // Dropping a payload runs code of whoever panicked, which may panic again.
+    core::mem::forget(payload);
+    text
+}
+
+/// Where an output goes, once there is one.
+#[derive(Debug)]
+pub(super) struct Out<T>(NonNull<T>);
+
+impl<T> Out<T> {
+    /// Writes the output.
+    pub(super) fn set(self, value: T) {
+        // SAFETY: aligned and not null (checked in `out`), valid for a write during the call (promised there).
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// Checks the pointer of an output.
+///
+/// # Safety
+/// `target`, when not NULL, is valid for a write of `T` until the end of the call.
+pub(super) unsafe fn out<T>(target: *mut T) -> Result<Out<T>, Status> {
+    let target = NonNull::new(target).ok_or(Status::RejectBadStruct)?;
+    if !target.is_aligned() {
+        return Err(Status::RejectBadAlignment);
+    }
+    Ok(Out(target))
+}
+
+/// Reads a top-level record by its writer's size.
+///
+/// # Safety
+/// `source`, when not NULL, is valid for 8 bytes, and for as many as the size that it begins with.
+pub(super) unsafe fn versioned<T: Record>(source: *const T) -> Result<T, Status> {
+    check(source)?;
+    // SAFETY: not null; its bytes are valid by the promise of this function.
+    unsafe { read_versioned(source) }
+}
+
+/// Reads a record that has no size of its own.
+///
+/// # Safety
+/// `source`, when not NULL, is valid for a read of `T`.
+pub(super) unsafe fn plain<T: Plain>(source: *const T) -> Result<T, Status> {
+    check(source)?;
+    // SAFETY: not null and aligned (checked above), valid (promised), and any bytes make a record.
+    Ok(unsafe { source.read() })
+}
+
+fn check<T>(source: *const T) -> Result<(), Status> {
+    if source.is_null() {
+        return Err(Status::RejectBadStruct);
+    }
+    if !source.is_aligned() {
+        return Err(Status::RejectBadAlignment);
+    }
+    Ok(())
+}
+
+/// A list of `count` elements; NULL is the empty list when `count` is 0.
+///
+/// # Safety
+/// `source`, when not NULL, is valid for reads of `count` elements for `'a`, which are initialised and do not change.
+pub(super) unsafe fn list<'a, T>(source: *const T, count: u64) -> Result<&'a [T], Status> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    check(source)?;
+    let count = span::<T>(source.addr(), count)?;
+    // SAFETY: not null, aligned, and within the address space (checked above); initialised and constant for `'a` (promised).
+    Ok(unsafe { core::slice::from_raw_parts(source, count) })
+}
+
+/// A buffer for `capacity` elements; NULL is the empty one when `capacity` is 0.
+///
+/// # Safety
+/// `target`, when not NULL, is valid for writes of `capacity` elements until the end of the call.
+pub(super) unsafe fn buffer<T: Copy>(target: *mut T, capacity: u64) -> Result<Buffer<T>, Status> {
+    if capacity == 0 {
+        return Ok(Buffer { target: NonNull::dangling(), capacity: 0 });
+    }
+    check(target.cast_const())?;
+    let capacity = span::<T>(target.addr(), capacity)?;
+    Ok(Buffer { target: NonNull::new(target).ok_or(Status::RejectBadStruct)?, capacity })
+}
+
+/// A checked buffer of the caller.
+#[derive(Debug)]
+pub(super) struct Buffer<T> {
+    target: NonNull<T>,
+    capacity: usize,
+}
+
+impl<T: Copy> Buffer<T> {
+    /// Copies all of `values` to the start of the buffer, or nothing when they do not fit.
+    pub(super) fn fill(&self, values: &[T]) -> Result<(), Status> {
+        if values.len() > self.capacity {
+            return Err(Status::BufferTooSmall);
+        }
+        // SAFETY:
+        // - The target is valid for `capacity` writes (promised in `buffer`), and the values are no more.
+        // - They do not overlap: the values are ours, the target is the caller's.
+        unsafe { core::ptr::copy_nonoverlapping(values.as_ptr(), self.target.as_ptr(), values.len()) };
+        Ok(())
+    }
+}
+
+/// `values` into `buffer` and their number into `count`, which is written also when they do not fit.
+pub(super) fn hand_over<T: Copy>(values: &[T], buffer: &Buffer<T>, count: Out<u64>) -> Result<(), Status> {
+    let filled = buffer.fill(values);
+    count.set(values.len() as u64);
+    filled
+}
+
+/// As [`hand_over`] for text: a NUL follows it in the buffer and is not counted.
+pub(super) fn hand_over_text(text: &[u8], buffer: &Buffer<u8>, count: Out<u64>) -> Result<(), Status> {
+    let filled = buffer.fill(&[text, &[0]].concat());
+    count.set(text.len() as u64);
+    filled
+}
+
+/// `count` as a number of elements that memory can hold from `address` on.
+fn span<T>(address: usize, count: u64) -> Result<usize, Status> {
+    let count = usize::try_from(count).map_err(|_| Status::RejectBounds)?;
+    let bytes = count.checked_mul(size_of::<T>()).ok_or(Status::RejectBounds)?;
+    match isize::try_from(bytes).is_ok() && address.checked_add(bytes).is_some() {
+        true => Ok(count),
+        false => Err(Status::RejectBounds),
+    }
+}
+
+/// A NUL-terminated text; one that is not UTF-8 is a document that does not parse.
+///
+/// # Safety
+/// `source`, when not NULL, is valid up to a NUL and does not change for `'a`.
+pub(super) unsafe fn text<'a>(source: *const c_char) -> Result<&'a str, Status> {
+    check(source)?;
+    // SAFETY: not null (checked above), terminated and constant for `'a` (promised).
+    let text = unsafe { CStr::from_ptr(source) };
+    text.to_str().map_err(|_| Status::RejectBadStruct)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_no_memory_has_are_out_of_bounds() {
+        let words = [1u64, 2];
+        for count in [u64::MAX, 1 << 61, (isize::MAX as u64 / 8) + 1] {
+            // SAFETY: the count is refused before the pointer is used.
+            assert_eq!(unsafe { list(words.as_ptr(), count) }.expect_err("no such memory"), Status::RejectBounds);
+        }
+        // SAFETY: two words are there.
+        assert_eq!(unsafe { list(words.as_ptr(), 2) }, Ok(&words[..]));
+        // SAFETY: nothing is read.
+        assert_eq!(unsafe { list::<u64>(core::ptr::null(), 0) }, Ok(&[][..]));
+    }
+
+    #[test]
+    fn buffer_that_is_too_small_stays_as_it_was_and_learns_the_size() {
+        let (mut bytes, mut count) = ([7u8; 4], 0u64);
+        // SAFETY: four bytes are there.
+        let target = unsafe { buffer(bytes.as_mut_ptr(), 4) }.expect("a good buffer");
+        // SAFETY: `count` is a local.
+        let told = unsafe { out(&raw mut count) }.expect("a good pointer");
+        assert_eq!(hand_over_text(b"abcd", &target, told), Err(Status::BufferTooSmall));
+        assert_eq!((bytes, count), ([7; 4], 4));
+        // SAFETY: as above.
+        let target = unsafe { buffer(bytes.as_mut_ptr(), 4) }.expect("a good buffer");
+        // SAFETY: as above.
+        let told = unsafe { out(&raw mut count) }.expect("a good pointer");
+        assert_eq!(hand_over_text(b"abc", &target, told), Ok(()));
+        assert_eq!((bytes, count), (*b"abc\0", 3));
+    }
+
+    #[test]
+    fn panics_of_every_kind_become_text() {
+        assert_eq!(contain(|| panic!("plain")).map(|(): ()| ()), Err("plain".to_owned()));
+        let number = 3;
+        assert_eq!(contain(|| panic!("with {number}")).map(|(): ()| ()), Err("with 3".to_owned()));
+        let odd = contain(|| std::panic::panic_any(3)).map(|(): ()| ());
+        assert_eq!(odd, Err("a panic without a message".to_owned()));
+    }
+}

@@ -1,0 +1,68 @@
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "one contract for all functions stands below; a copy in each would say nothing more"
+)]
+//! The C boundary: check, convert, call the engine, convert back. There is no logic here.
+//!
+//! `include/ictus.h` is generated from this module and from [`record`](crate::record); the documentation of a function here is its
+//! documentation there.
+//!
+//! # Safety
+//! Every function with pointers is unsafe for the same reasons, which its caller promises:
+//! - A pointer that is not NULL is valid for the type and count that the function names, for the length of the call, and longer
+//!   where the function says so. NULL and misaligned pointers are noticed and refused.
+//! - Nobody writes to what a function reads, nor touches what it writes, while it runs.
+//! - Memory that an array of a record names is readable as the array says (A-10 .. A-13 are checked before it is read).
+//!
+//! Handles carry no promise: they are numbers, looked up and never followed ([`handle`]).
+//!
+//! # Invariants
+//! - No panic leaves a function: it becomes `Fatal`, and so does every later call on that model but its release ([`guard`]).
+//! - One thread is inside a model at a time. Another one waits; the same one, from a callback, is refused with `Busy`.
+//! - Outputs are written on success only, but for the sizes that `BufferTooSmall` reports.
+
+pub mod bundle;
+mod cache;
+pub mod constant;
+mod guard;
+mod handle;
+mod log;
+mod media;
+mod ops;
+mod ring;
+mod sampling;
+mod seed;
+mod sequence;
+mod space;
+mod status;
+mod strategy;
+mod tick;
+mod version;
+
+pub use bundle::{ModelHandle, OpId, SequenceHandle, StatusCode, adopt_engine};
+pub use cache::{ictus_cache_evict, ictus_cache_evict_entries, ictus_unpublish};
+pub use handle::OpaqueSequence;
+pub use log::{LogFn, ictus_model_last_error, ictus_model_log};
+pub use media::{ictus_media_bind, ictus_media_encode, ictus_media_probe, ictus_media_release};
+pub use ops::{ictus_op_cancel, ictus_op_poll};
+pub use ring::{
+    RingShape, ictus_control_attach, ictus_model_read_logits, ictus_model_read_tokens, ictus_model_rings_create,
+    ictus_model_set_latency, ictus_model_set_yield, ictus_model_stage_prompt, ictus_rings_attach,
+};
+pub use sampling::{
+    ictus_tick_grammar_create, ictus_tick_grammar_create_structural, ictus_tick_grammar_free,
+    ictus_tick_logit_bias_create, ictus_tick_logit_bias_free,
+};
+pub use seed::{ictus_seed_acquire, ictus_seed_adopt, ictus_seed_lease_ticks, ictus_seed_release, ictus_space_match};
+pub use sequence::{
+    ictus_seq_fork, ictus_tick_lane_sequence, ictus_tick_sequence_create, ictus_tick_sequence_free,
+    ictus_tick_sequence_publish,
+};
+pub use space::{
+    ictus_space_demote, ictus_space_export_size, ictus_space_promote, ictus_space_restore, ictus_space_snapshot,
+    ictus_space_snapshot_boundary, ictus_space_trim, ictus_state_spaces,
+};
+pub use status::ictus_status_text;
+pub use strategy::ictus_strategy_register;
+pub use tick::{ictus_capability_descriptor, ictus_model_free, ictus_tick};
+pub use version::{ictus_abi_hash, ictus_version};
