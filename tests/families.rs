@@ -89,3 +89,8 @@ fn hugging_face_directories_answer_as_the_file_of_the_same_weights() {
 fn families_match_the_double_precision_reference_on_the_naive_backend() {
     families_match(Naive::default, TOLERANCE);
 }
+
+#[test]
+fn every_family_matches_its_reference_on_the_processor() {
+    families_match(|| ictus::backend::cpu::CpuBackend::new(2), TOLERANCE);
+}

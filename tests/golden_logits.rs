@@ -182,3 +182,31 @@ fn perplexity_matches<B: Backend>(backend: B, name: &str) {
         assert!(relative < PERPLEXITY_TOLERANCE && most < TOLERANCE);
     }
 }
+
+fn cpu() -> ictus::backend::cpu::CpuBackend {
+    ictus::backend::cpu::CpuBackend::new(2)
+}
+
+#[test]
+fn logits_are_exact_with_nothing_rounded() {
+    logits_match(cpu(), SMOLLM2, KvType::F32, TOLERANCE);
+    logits_match(cpu(), GEMMA3, KvType::F32, TOLERANCE);
+}
+
+#[test]
+fn logits_are_close_with_16_bit_keys_and_values() {
+    logits_match(cpu(), SMOLLM2, KvType::F16, TOLERANCE_F16);
+    logits_match(cpu(), GEMMA3, KvType::F16, TOLERANCE_F16);
+}
+
+#[test]
+fn greedy_tokens_are_those_of_the_exact_computation() {
+    greedy_matches(cpu(), SMOLLM2);
+    greedy_matches(cpu(), GEMMA3);
+}
+
+#[test]
+fn perplexity_is_that_of_the_exact_computation() {
+    perplexity_matches(cpu(), SMOLLM2);
+    perplexity_matches(cpu(), GEMMA3);
+}

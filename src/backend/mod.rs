@@ -1,4 +1,3 @@
-#![forbid(unsafe_code)]
 //! The backend: where a model's operations run.
 //!
 //! A family (`model/<family>.rs`) says which operations in which order over which tensors; a backend implements them. A
@@ -13,6 +12,8 @@
 //! Which page belongs to whom: block tables arrive as slices of page numbers (`kv` keeps them).
 
 use crate::tensor::Tensor;
+
+pub mod cpu;
 
 /// Why a backend refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
