@@ -12,6 +12,9 @@ use ictus::ring::MemoryRings;
 use ictus::runtime::FakeRuntime;
 use ictus::testing::{Events, Harness, PlanBuilder, StageRings};
 
+/// How an admit differs from a plain one.
+type Change = fn(&mut LaneAdmit);
+
 type Host = Harness<Executor<FakeRuntime>, MemoryRings>;
 
 const VOCAB: u32 = 64;
@@ -48,7 +51,7 @@ fn scene() -> Host {
     });
     let mut host = Harness::with_engine(Executor::new(fake));
     let as_host = |admit: &mut LaneAdmit| admit.sampling = sampling::HOST;
-    let lanes: [(u64, usize, fn(&mut LaneAdmit)); 9] = [
+    let lanes: [(u64, usize, Change); 9] = [
         (READY, 3, |_| {}),
         (ROW, 3, as_host),
         (FULL, CONTEXT - 1, |_| {}),
@@ -92,7 +95,7 @@ struct Draft {
     decodes: Vec<LaneDecode>,
     retires: Vec<LaneRetire>,
     /// Tags of further admits, their prompt length, and how they are changed.
-    more: Vec<(u64, usize, fn(&mut LaneAdmit))>,
+    more: Vec<(u64, usize, Change)>,
     spoil: Vec<fn(&mut TickPlan)>,
 }
 
@@ -188,7 +191,7 @@ const DEFECTS: &[Defect] = &[
     defect("T-11 victims", Status::RejectBounds, "", |d| {
         d.spoil.push(|plan| outside(&mut plan.shed_policy.victim_lanes));
     }),
-    defect("T-12 admits", Status::RejectDuplicateLane, "", |d| d.more.extend([(60, 1, (|_| {}) as fn(&mut _)); 2])),
+    defect("T-12 admits", Status::RejectDuplicateLane, "", |d| d.more.extend([(60, 1, (|_| {}) as Change); 2])),
     defect("T-12 commits", Status::RejectDuplicateLane, "", |d| d.commits.extend([commit(ROW_TOO, 0); 2])),
     defect("T-12 prefills", Status::RejectDuplicateLane, "", |d| {
         d.prefills.extend([LanePrefill { lane_tag: 61, token_offset: 0, token_count: 0 }; 2]);
@@ -256,9 +259,7 @@ const DEFECTS: &[Defect] = &[
         d.more.push((70, CONTEXT, |_| {}));
         d.prefills.push(LanePrefill { lane_tag: 70, token_offset: 0, token_count: CONTEXT as u32 });
     }),
-    defect("T-67", Status::NeedsReplan, "", |d| {
-        d.more.extend([71, 72, 73].map(|tag| (tag, 1, (|_| {}) as fn(&mut _))))
-    }),
+    defect("T-67", Status::NeedsReplan, "", |d| d.more.extend([71, 72, 73].map(|tag| (tag, 1, (|_| {}) as Change)))),
 ];
 
 /// Sends the plan twice; it is refused alike and leaves no trace.
