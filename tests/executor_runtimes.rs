@@ -302,3 +302,17 @@ fn accepted_plan_never_runs_out_of_pages() {
         assert_schedule_invariance(make, &requests, 4, 6, &mut below);
     }
 }
+
+#[test]
+fn engine_moves_to_another_thread() {
+    let mut host = Harness::with_engine(Executor::new(FakeRuntime::default()));
+    let prompt = host.prompt(&[10, 20, 30]);
+    let plan = host.plan().admit(1, prompt).prefill(1, 0, 3).decode(1, 1);
+    host.tick_ok(plan);
+    let there = std::thread::spawn(move || {
+        let plan = host.plan().decode(1, 1);
+        let events = host.tick_ok(plan);
+        host.tokens_of(&events, 1)
+    });
+    assert_eq!(there.join().expect("the other thread ends well"), [17910]);
+}

@@ -126,7 +126,7 @@ impl<R: Runtime> Engine for Executor<R> {
             self.state.runtime.seq_free(sequence);
             return Ok(());
         }
-        match self.state.lanes.iter().any(|lane| lane.sequence() == sequence) {
+        match self.state.lanes.owns(sequence) {
             true => Err(Status::Busy),
             false => Err(Status::UnknownHandle),
         }

@@ -5,12 +5,15 @@
 //! faulted is simply no longer there.
 //!
 //! # Invariants
-//! - The index holds exactly the tags of the filled slots.
+//! - The index holds exactly the tags of the filled slots, and `owners` their sequences.
 //! - A slot that was emptied is filled again only by an admit, and all admits of a tick come before its first step. So a
 //!   [`LaneId`] taken after them names its lane or nothing until the tick ends.
 
+use std::collections::BTreeMap;
+
 use super::lane::Lane;
 use super::tags::TagMap;
+use crate::runtime::SeqHandle;
 
 /// The slot of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub(super) struct Lanes {
     slots: Vec<Option<Lane>>,
     free: Vec<LaneId>,
     index: TagMap<LaneId>,
+    /// The lane of each sequence.
+    owners: BTreeMap<SeqHandle, LaneId>,
 }
 
 impl Lanes {
@@ -67,6 +72,11 @@ impl Lanes {
         self.get_mut(self.find(tag)?)
     }
 
+    /// Whether some lane owns this sequence.
+    pub(super) fn owns(&self, sequence: SeqHandle) -> bool {
+        self.owners.contains_key(&sequence)
+    }
+
     /// Every lane, in no promised order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Lane> {
         self.slots.iter().flatten()
@@ -80,6 +90,7 @@ impl Lanes {
             LaneId((self.slots.len() - 1) as u32)
         });
         self.index.insert(lane.tag(), id);
+        self.owners.insert(lane.sequence(), id);
         if let Some(slot) = self.slots.get_mut(id.0 as usize) {
             *slot = Some(lane);
         }
@@ -90,6 +101,7 @@ impl Lanes {
     pub(super) fn remove(&mut self, id: LaneId) -> Option<Lane> {
         let lane = self.slots.get_mut(id.0 as usize)?.take()?;
         self.index.remove(&lane.tag());
+        self.owners.remove(&lane.sequence());
         self.free.push(id);
         Some(lane)
     }
@@ -112,5 +124,6 @@ mod tests {
         assert_eq!(again, ids[3]);
         assert_eq!(lanes.by_tag(77).map(Lane::sequence), Some(177));
         assert_eq!((lanes.len(), lanes.iter().count()), (10, 10));
+        assert!(lanes.owns(177) && lanes.owns(102) && !lanes.owns(103));
     }
 }

@@ -14,8 +14,28 @@
 //! ```
 //!
 //! The stages of the first line borrow the engine shared: the compiler sees to it that a refused plan changes nothing (T-3).
-//! The stages of the second line share a [`Run`](run::Run); they fail only when the runtime is broken, and then the engine is
-//! (T-136). Between them lie the parts:
+//! The stages of the second line share a `Run`; they fail only when the runtime is broken, and then the engine is
+//! (T-136).
+//!
+//! ```
+//! use ictus::engine::{Engine, PlanBuilder};
+//! use ictus::executor::Executor;
+//! use ictus::ring::{MemoryRings, Rings};
+//! use ictus::runtime::FakeRuntime;
+//!
+//! let mut engine = Executor::new(FakeRuntime::default());
+//! let mut rings = MemoryRings::new();
+//! let prompt = rings.stage_prompt(&[10, 20, 30]);
+//! // One plan admits lane 7, runs its prompt, and grants it four tokens.
+//! let (plan, memory) = PlanBuilder::new(1).admit(7, prompt).prefill(7, 0, 3).decode(7, 4).build();
+//! let events = engine.tick(&plan, &memory, &mut rings)?;
+//! let mut tokens = Vec::new();
+//! rings.read_tokens(&events.emits[0].token_ref, &mut tokens)?;
+//! assert_eq!(tokens, [19927, 17910, 10995, 14421]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Beside the stages lie the parts:
 //!
 //! | file | what |
 //! |---|---|
@@ -30,7 +50,7 @@
 //! # Invariants
 //! - A lane's tokens depend on its admit and its prompt alone: not on the order of a plan, on other lanes, on the chunking, or
 //!   on where a tick was asked to end. What depends on the lane alone is asked of the runtime for the lane alone.
-//! - A tag is looked up once per plan; no stage searches.
+//! - A tag is looked up once per record, in constant time; no stage searches.
 //! - A tick in the steady state, every lane decoding, allocates nothing.
 //!
 //! # Limits
