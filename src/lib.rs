@@ -5,6 +5,7 @@
 
 pub mod abi;
 pub mod backend;
+pub mod chat;
 pub mod checkpoint;
 pub mod engine;
 pub mod executor;

@@ -64,8 +64,8 @@ pub struct DecodeOptions {
 
 #[derive(Debug)]
 enum Model {
-    Bpe(Bpe),
-    Spm(Spm),
+    Bpe(Box<Bpe>),
+    Spm(Box<Spm>),
     Json(Json),
 }
 
@@ -105,11 +105,11 @@ impl Tokenizer {
         let (model, tokens) = match parts.model {
             "gpt2" => {
                 let (bpe, tokens) = Bpe::new(parts)?;
-                (Model::Bpe(bpe), tokens)
+                (Model::Bpe(Box::new(bpe)), tokens)
             }
             "llama" => {
                 let (spm, tokens) = Spm::new(parts)?;
-                (Model::Spm(spm), tokens)
+                (Model::Spm(Box::new(spm)), tokens)
             }
             "" => return Err(TokenizerError::NoVocabulary),
             model => return Err(TokenizerError::UnknownModel { model: model.to_owned() }),

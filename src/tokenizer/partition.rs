@@ -160,7 +160,7 @@ impl Specials {
     fn resolve(&self, bytes: &[u8], cluster: &Cluster, taken: &mut Vec<(usize, u32, usize)>) {
         let mut ranks = cluster.ranks.clone();
         ranks.sort_unstable();
-        let mut free = vec![cluster.start..cluster.end];
+        let mut free = Vec::from([cluster.start..cluster.end]);
         let mut left = Vec::new();
         for rank in ranks {
             let special = &self.sorted[self.by_rank[rank as usize] as usize];

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 /// SmolLM2 135M Instruct: byte-level vocabulary, chat template.
 #[allow(dead_code, reason = "not every test file that takes this module uses all of it")]
-pub const SMOLLM2: &str = "smollm2-135m-instruct-q4_1";
+pub(crate) const SMOLLM2: &str = "smollm2-135m-instruct-q4_1";
 /// Gemma 3 270M: SentencePiece-style vocabulary.
 #[allow(dead_code, reason = "not every test file that takes this module uses all of it")]
-pub const GEMMA3: &str = "gemma-3-270m-q4_k_m";
+pub(crate) const GEMMA3: &str = "gemma-3-270m-q4_k_m";
 
 /// Where a model's file is, or a line that says it is not there. `scripts/test.sh` always fetches them.
-pub fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
     // A build folder elsewhere may still go with models in the usual place.
