@@ -3,8 +3,8 @@
 //! Texts of a megabyte: `prose` repeats its words, as prose does; `rough` is made of random tokens, so that hardly a word comes twice;
 //! the others are the worst that a host could be sent.
 
-#[path = "../tests/common/fetched.rs"]
-mod fetched;
+#[path = "../tests/common/models.rs"]
+mod models;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ictus::checkpoint::Checkpoint;
@@ -36,8 +36,8 @@ fn rough(tokenizer: &Tokenizer) -> String {
 }
 
 fn tokenizer(c: &mut Criterion) {
-    for model in [fetched::SMOLLM2, fetched::GEMMA3] {
-        let Some(path) = fetched::find(model) else { continue };
+    for model in [models::SMOLLM2, models::GEMMA3] {
+        let Some(path) = models::find(model) else { continue };
         let checkpoint = Checkpoint::open(path).expect("the model opens");
         let vocabulary = checkpoint.vocabulary().expect("the model has a vocabulary");
         let tokenizer = Tokenizer::new(vocabulary).expect("the vocabulary is known");

@@ -1,8 +1,8 @@
 //! Chat templates: the real model's against its recorded prompts, our own against what jinja2 made of them, and hostile ones against
 //! the limits.
 
-#[path = "common/fetched.rs"]
-mod fetched;
+#[path = "common/models.rs"]
+mod models;
 
 use ictus::chat::{ChatError, ChatOptions, ChatTemplate, MAX_TEMPLATE_BYTES, Message};
 use ictus::checkpoint::Checkpoint;
@@ -22,11 +22,11 @@ fn messages(value: &Value) -> Vec<Message<'_>> {
 
 #[test]
 fn smollm2_renders_and_encodes_its_chats_as_recorded() {
-    let Some(path) = fetched::find(fetched::SMOLLM2) else { return };
+    let Some(path) = models::find(models::SMOLLM2) else { return };
     let checkpoint = Checkpoint::open(path).unwrap();
     let tokenizer = Tokenizer::new(checkpoint.vocabulary().unwrap()).unwrap();
     let template = ChatTemplate::for_model(checkpoint.chat_template().unwrap(), &tokenizer).unwrap();
-    let golden = read(&format!("golden/{}.chat.json", fetched::SMOLLM2));
+    let golden = read(&format!("golden/{}.chat.json", models::SMOLLM2));
     let cases = golden["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 4);
     for case in cases {

@@ -1,12 +1,12 @@
 //! The two real vocabularies against what llama.cpp answers: every string of `tests/golden/cases.json`, encoded three ways and decoded
 //! three ways, and every text of a prompt.
 
-#[path = "common/fetched.rs"]
-mod fetched;
+#[path = "common/models.rs"]
+mod models;
 
 use std::time::Instant;
 
-use fetched::{GEMMA3, SMOLLM2};
+use models::{GEMMA3, SMOLLM2};
 use ictus::checkpoint::Checkpoint;
 use ictus::tokenizer::{DecodeOptions, EncodeOptions, TokenStream, Tokenizer};
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn golden(file: &str) -> Value {
 }
 
 fn open(model: &str) -> Option<(Checkpoint, Tokenizer)> {
-    let checkpoint = Checkpoint::open(fetched::find(model)?).unwrap();
+    let checkpoint = Checkpoint::open(models::find(model)?).unwrap();
     let tokenizer = Tokenizer::new(checkpoint.vocabulary().unwrap()).unwrap();
     Some((checkpoint, tokenizer))
 }
