@@ -26,6 +26,7 @@ mod cache;
 pub mod constant;
 mod guard;
 mod handle;
+pub mod layout;
 mod log;
 mod media;
 mod ops;

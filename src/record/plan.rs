@@ -161,7 +161,9 @@ pub struct TickPlan {
     /// What may be given up.
     pub shed_policy: ShedPolicy,
     /// Called with every token as it is picked, on the ticking thread; may be null.
-    pub on_partial_emit: Option<PartialEmitFn>,
+    // Written out, not by its alias: the generator of the C header sees through an option only then.
+    pub on_partial_emit:
+        Option<unsafe extern "C" fn(user: *mut c_void, lane_tag: u64, tokens: *const u32, n_tokens: u32)>,
     /// Passed to `on_partial_emit` unchanged.
     pub partial_emit_user: *mut c_void,
 }

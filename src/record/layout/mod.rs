@@ -17,6 +17,7 @@
 
 mod constants;
 mod records;
+pub(crate) mod table;
 
 use std::fmt::Write as _;
 

@@ -1,10 +1,5 @@
 #![forbid(unsafe_code)]
 //! Every record with its fields, in the order of the layout table.
-//!
-//! The macro turns a list of field names into rows and into three proofs at compile time: the list names every field, in
-//! the order of their offsets, and each field begins where the one before it ends. So no record has hidden padding.
-
-use core::mem::offset_of;
 
 use super::super::{
     AdmitResult, Array, Artifact, Buf, CacheKey, CapabilityReq, ExactnessCert, LaneAdmit, LaneCommit, LaneDecode,
@@ -13,65 +8,11 @@ use super::super::{
     StateEnvelope, StateSpaceDesc, StrategyGrant, StrategyRegistration, TapSpec, TickEvents, TickMemCounters, TickPlan,
     TickTimings, TokenRange, TokenRef,
 };
-use super::{FieldLayout, RecordLayout};
-use crate::record::view::Record;
-
-/// Size of the field that a projection leads to.
-const fn field_bytes<R, F>(_: fn(&R) -> &F) -> usize {
-    size_of::<F>()
-}
-
-/// Whether the fields lie end to end and fill the record.
-const fn fills(record: &RecordLayout) -> bool {
-    let mut end = 0;
-    let mut index = 0;
-    while index < record.fields.len() {
-        if record.fields[index].offset != end {
-            return false;
-        }
-        end += record.fields[index].bytes;
-        index += 1;
-    }
-    end == record.bytes
-}
-
-macro_rules! min_prefix {
-    (record $record:ident) => {
-        Some(<$record as Record>::MIN_PREFIX)
-    };
-    (value $record:ident) => {
-        None
-    };
-}
-
-macro_rules! records {
-    ($($kind:ident $record:ident $name:literal $c_name:literal { $($field:ident: $c_type:literal,)* })*) => {
-        /// Every record, in the order of the layout table.
-        pub const RECORDS: &[RecordLayout] = &[$(
-            RecordLayout {
-                name: $name,
-                c_name: $c_name,
-                bytes: size_of::<$record>(),
-                min_prefix_bytes: min_prefix!($kind $record),
-                fields: &[$(
-                    FieldLayout {
-                        name: stringify!($field),
-                        offset: offset_of!($record, $field),
-                        bytes: field_bytes(|record: &$record| &record.$field),
-                        c_type: $c_type,
-                    },
-                )*],
-            },
-        )*];
-
-        $(
-            // A pattern without `..` must name every field.
-            const _: fn($record) = |$record { $($field: _,)* }| ();
-        )*
-    };
-}
+use super::table::records;
 
 records! {
+    /// Every record, in the order of the layout table.
+    RECORDS
     value Array "Array" "ictus_array_t" {
         data: "const void *",
         count: "uint32_t",
@@ -384,11 +325,3 @@ records! {
         preprocess_fp: "uint64_t",
     }
 }
-
-const _: () = {
-    let mut index = 0;
-    while index < RECORDS.len() {
-        assert!(fills(&RECORDS[index]), "the fields of a record do not lie end to end");
-        index += 1;
-    }
-};

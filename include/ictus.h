@@ -1,0 +1,1686 @@
+/* ictus: an LLM inference engine that a program links. The host calls ictus_tick with a plan; the engine validates it, runs it,
+ * and answers with events.
+ *
+ * Generated from src/abi and src/record by tests/abi_header.rs; do not edit (ICTUS_BLESS=1 rewrites it).
+ *
+ * Handles. ictus_model_t is an engine with what belongs to it, ictus_sequence_t model state. They are numbers that are looked up:
+ * NULL, released and foreign ones are ICTUS_ERR_UNKNOWN_HANDLE, always.
+ *
+ * Threads. A model may be used from any thread, one call at a time: a second thread waits, a callback that calls back into its
+ * model gets ICTUS_EBUSY. Models do not know of each other. Functions that may be called while another thread ticks say so.
+ *
+ * Pointers. Input is borrowed for the call, but for buffers of state operations, which are on loan until the operation ends.
+ * Outputs are written on success only, but for the sizes that ICTUS_ERR_BUFFER_TOO_SMALL reports. A NULL pointer that is needed is
+ * ICTUS_REJECT_BAD_STRUCT, a misaligned one ICTUS_REJECT_BAD_ALIGNMENT, a count that no memory has ICTUS_REJECT_BOUNDS.
+ * Lists of length 0 may be NULL.
+ *
+ * Records. A record that begins with struct_size says how large its writer knows it; 0 in a field that an older writer lacks means
+ * "as before". Padding is zero.
+ *
+ * Statuses. 0 is success; a negative status means that nothing changed, unless the function says otherwise. ICTUS_ERR_FATAL means
+ * that the model is broken: every call on it answers the same until it is released. A panic inside the library is
+ * ICTUS_ERR_FATAL, and never leaves it. Callbacks must return: neither longjmp nor a C++ exception may leave one.
+ *
+ * Process. The library prints nothing, starts no thread that calls back, reads no environment variable, and keeps no state of the
+ * process but the table of handles. (Rust's own panic message goes to stderr, unless the host has set a panic hook.)
+ */
+
+
+#ifndef ICTUS_H
+#define ICTUS_H
+
+#include <stdint.h>
+
+/* Version of this header; ictus_version() is the library's. */
+#define ICTUS_VERSION "0.1.0"
+#define ICTUS_VERSION_MAJOR 0
+#define ICTUS_VERSION_MINOR 1
+#define ICTUS_VERSION_PATCH 0
+
+/* Hash of all records and constants of this header; ictus_abi_hash() is the library's. */
+#define ICTUS_ABI_HASH 0xf4173bbf355e1245ull
+
+/* STATUS */
+#define ICTUS_STATUS_OK 0
+#define ICTUS_REJECT_BAD_STRIDE (-100)
+#define ICTUS_REJECT_BAD_ALIGNMENT (-101)
+#define ICTUS_REJECT_BOUNDS (-102)
+#define ICTUS_REJECT_BAD_REF_GENERATION (-103)
+#define ICTUS_REJECT_UNKNOWN_LANE (-104)
+#define ICTUS_REJECT_DUPLICATE_LANE (-105)
+#define ICTUS_REJECT_ILLEGAL_COMBINATION (-106)
+#define ICTUS_REJECT_BUDGET (-107)
+#define ICTUS_REJECT_STALE_SEED (-108)
+#define ICTUS_REJECT_HOST_RULES (-110)
+#define ICTUS_REJECT_TRANSFER_LOCKED (-111)
+#define ICTUS_REJECT_STALE_NONCE (-112)
+#define ICTUS_NEEDS_REPLAN (-113)
+#define ICTUS_REJECT_BAD_STRUCT (-114)
+#define ICTUS_EBUSY (-120)
+#define ICTUS_ERR_BUFFER_TOO_SMALL (-121)
+#define ICTUS_ERR_STALE_SIZING (-122)
+#define ICTUS_ERR_OUT_OF_BOUNDARY (-123)
+#define ICTUS_ERR_ENVELOPE_MISMATCH (-124)
+#define ICTUS_ERR_CHECKSUM (-125)
+#define ICTUS_ERR_IDENTITY_MISMATCH (-126)
+#define ICTUS_ERR_OP_UNSUPPORTED (-127)
+#define ICTUS_ERR_REGISTRATION_REFUSED (-128)
+#define ICTUS_ERR_UNKNOWN_HANDLE (-129)
+#define ICTUS_ERR_SEED_UNSERVABLE (-130)
+#define ICTUS_ERR_RING_LAYOUT (-131)
+#define ICTUS_REJECT_CERT_UNMATCHED (-140)
+#define ICTUS_ERR_FATAL (-1)
+
+/* FAULT */
+#define ICTUS_FAULT_UNSPECIFIED 0u
+#define ICTUS_FAULT_GRAMMAR_OVERFLOW 1u
+#define ICTUS_FAULT_REF_SPAN_OOB 2u
+#define ICTUS_FAULT_STRATEGY 3u
+#define ICTUS_FAULT_OOM_TENTATIVE 4u
+#define ICTUS_FAULT_INTERNAL 5u
+#define ICTUS_FAULT_MEDIA 6u
+
+/* SAMPLING */
+#define ICTUS_SAMPLING_GPU_GREEDY 0u
+#define ICTUS_SAMPLING_GPU_GUMBEL 1u
+#define ICTUS_SAMPLING_HOST 2u
+
+/* DETERMINISM */
+#define ICTUS_DETERMINISM_BEST_EFFORT 0u
+#define ICTUS_DETERMINISM_DETERMINISTIC 1u
+
+/* EXACTNESS */
+#define ICTUS_EXACTNESS_APPROXIMATE 0u
+#define ICTUS_EXACTNESS_DISTRIBUTION_EXACT 1u
+#define ICTUS_EXACTNESS_SEED_PATH_INVARIANT 2u
+
+/* TICK_FLAG */
+#define ICTUS_TICK_DRAIN 1u
+#define ICTUS_TICK_CAPTURE_OK 2u
+#define ICTUS_TICK_PARTIAL_EMITS 4u
+
+/* TICK_STATUS */
+#define ICTUS_TICK_OK 0u
+#define ICTUS_TICK_SHED 1u
+#define ICTUS_TICK_LANE_ERRORS 2u
+#define ICTUS_TICK_FATAL 3u
+
+/* ADMIT_STATUS */
+#define ICTUS_ADMIT_UNSPECIFIED 0u
+#define ICTUS_ADMIT_ADMITTED 1u
+#define ICTUS_ADMIT_REJECTED 2u
+
+/* FINISH */
+#define ICTUS_FINISH_NONE 0u
+#define ICTUS_FINISH_EOS 1u
+#define ICTUS_FINISH_LENGTH 2u
+#define ICTUS_FINISH_GRAMMAR 3u
+#define ICTUS_FINISH_CANCELLED 4u
+#define ICTUS_FINISH_ERROR 5u
+
+/* OP_STATE */
+#define ICTUS_OP_PENDING 0u
+#define ICTUS_OP_RUNNING 1u
+#define ICTUS_OP_DONE 2u
+#define ICTUS_OP_FAILED 3u
+#define ICTUS_OP_CANCELLED 4u
+
+/* ENCODING */
+#define ICTUS_ENCODING_LOSSLESS 0u
+#define ICTUS_ENCODING_Q8 1u
+#define ICTUS_ENCODING_Q4 2u
+
+/* SPACE_KIND */
+#define ICTUS_SPACE_KIND_UNSPECIFIED 0u
+#define ICTUS_SPACE_KIND_PAGED_TOKEN_KV 1u
+#define ICTUS_SPACE_KIND_RING_KV 2u
+#define ICTUS_SPACE_KIND_RECURRENT_BLOB 3u
+#define ICTUS_SPACE_KIND_DEPTH_PAGED_KV 4u
+#define ICTUS_SPACE_KIND_ENCODER_CACHE 5u
+
+/* SPACE_FLAG */
+#define ICTUS_SPACE_FLAG_OPS_UNAVAILABLE 1u
+#define ICTUS_SPACE_FLAG_NO_PREFIX_CACHE 2u
+
+/* ARTIFACT_ROLE */
+#define ICTUS_ARTIFACT_UNSPECIFIED 0u
+#define ICTUS_ARTIFACT_DRAFT_WEIGHTS 1u
+#define ICTUS_ARTIFACT_AUX_HEAD 2u
+#define ICTUS_ARTIFACT_PROJECTION 3u
+#define ICTUS_ARTIFACT_DRAFT_TOKENIZER 4u
+
+/* TAP_TENSOR */
+#define ICTUS_TAP_TENSOR_UNSPECIFIED 0u
+#define ICTUS_TAP_TENSOR_HIDDEN 1u
+#define ICTUS_TAP_TENSOR_ATTN_OUT 2u
+#define ICTUS_TAP_TENSOR_EMBED 3u
+
+/* CERT_MODE */
+#define ICTUS_CERT_MODE_GREEDY 1u
+#define ICTUS_CERT_MODE_GUMBEL 2u
+#define ICTUS_CERT_MODE_HOST 4u
+
+/* CERT_DOMAIN */
+#define ICTUS_CERT_DOMAIN_NONE 0u
+#define ICTUS_CERT_DOMAIN_GREEDY_ONLY 1u
+#define ICTUS_CERT_DOMAIN_PENALTY_FREE 2u
+#define ICTUS_CERT_DOMAIN_ANY 3u
+
+/* STRATEGY_CAP */
+#define ICTUS_STRATEGY_CAP_UNSPECIFIED 0u
+#define ICTUS_STRATEGY_CAP_PROPOSAL_LINEAR 1u
+#define ICTUS_STRATEGY_CAP_PROPOSAL_BLOCK 2u
+#define ICTUS_STRATEGY_CAP_PROPOSAL_TREE 3u
+#define ICTUS_STRATEGY_CAP_MASK_ANCESTOR 4u
+#define ICTUS_STRATEGY_CAP_HOST_COMPATIBLE 5u
+
+/* TAINT */
+#define ICTUS_TAINT_QUANTIZED_DEMOTION 1u
+#define ICTUS_TAINT_DECOMPOSITION 2u
+
+/* TIER */
+#define ICTUS_TIER_GPU 0u
+#define ICTUS_TIER_HOST 1u
+#define ICTUS_TIER_GONE 2u
+
+/* SHED_KIND */
+#define ICTUS_SHED_UNSPECIFIED 0u
+#define ICTUS_SHED_PREFILL_CHUNK 1u
+#define ICTUS_SHED_CACHE_EVICTION 2u
+
+/* FORK_FLAG */
+#define ICTUS_FORK_EAGER 1u
+
+/* CHECKSUM_KIND */
+#define ICTUS_CHECKSUM_XXH3_64 1u
+#define ICTUS_CHECKSUM_FNV1A64 2u
+
+/* SAMPLING_FLAG */
+#define ICTUS_SAMPLING_FLAG_IGNORE_EOS 1u
+
+/* RING_KIND */
+#define ICTUS_RING_KIND_UNSPECIFIED 0u
+#define ICTUS_RING_KIND_TOKENS 1u
+#define ICTUS_RING_KIND_LOGITS 2u
+
+/* RING_ROLE */
+#define ICTUS_RING_ROLE_UNSPECIFIED 0u
+#define ICTUS_RING_ROLE_ENGINE_READS 1u
+#define ICTUS_RING_ROLE_ENGINE_WRITES 2u
+
+/* MISC */
+#define ICTUS_MAX_TOP_LOGPROBS 20u
+#define ICTUS_RING_MAGIC 0x42525452494e4731ull
+#define ICTUS_ALL_SPACES 4294967295u
+#define ICTUS_STATE_ENVELOPE_MAGIC 0x4554415453545242ull
+
+/* FORK_FLAG */
+#define ICTUS_FORK_PRIVATE 65536u
+
+/* ENVELOPE */
+#define ICTUS_STATE_ENVELOPE_VERSION 1u
+#define ICTUS_STATE_ENVELOPE_BYTES 136u
+
+/* SPACE_ID */
+#define ICTUS_SPACE_KV 1u
+
+/* CACHE_CLASS */
+#define ICTUS_CACHE_CLASS_RESIDENT 1ull
+#define ICTUS_CACHE_CLASS_SHARED 2ull
+#define ICTUS_CACHE_CLASS_HOST_EXPORT 4ull
+
+/* RING_ID */
+#define ICTUS_RING_ID_TOKENS_IN 1u
+#define ICTUS_RING_ID_TOKENS_OUT 2u
+#define ICTUS_RING_ID_LOGITS 3u
+
+/* RING_LAYOUT */
+#define ICTUS_RING_HEADER_BYTES 64u
+#define ICTUS_RING_SLOT_HEADER_BYTES 16u
+
+/* CONTROL */
+#define ICTUS_CONTROL_MAGIC 0x31304c5254434653ull
+#define ICTUS_CONTROL_BYTES 64u
+#define ICTUS_CONTROL_YIELD_OFFSET 8u
+#define ICTUS_CONTROL_LATENCY_OFFSET 16u
+
+/* LOG_LEVEL */
+#define ICTUS_LOG_OFF 0u
+#define ICTUS_LOG_ERROR 1u
+#define ICTUS_LOG_WARN 2u
+#define ICTUS_LOG_INFO 3u
+
+
+// 0 or one of `ICTUS_REJECT_*`, `ICTUS_ERR_*`, `ICTUS_NEEDS_REPLAN`, `ICTUS_EBUSY`.
+typedef int32_t ictus_status;
+
+// Handle of a model: an opened model file with an engine of its own, or an engine that a Rust host brought. NULL is none.
+typedef void *ictus_model_t;
+
+// A `(pointer, count, stride)` view of a list of records (A-10 .. A-15).
+typedef struct {
+    // First element; NULL only when `count` is 0; 8-byte aligned.
+    const void *data;
+    // Number of elements.
+    uint32_t count;
+    // The writer's record size in bytes: the stride, not the reader's size.
+    uint32_t elem_size;
+} ictus_array_t;
+
+// What the engine may give up to make room.
+typedef struct {
+    // `u64` lane tags; decoded, not acted on.
+    ictus_array_t victim_lanes;
+    // Bit set of `CACHE_CLASS_*` that may be evicted.
+    uint64_t evictable_cache_classes;
+    // Cache bytes that stay, whatever is asked.
+    uint64_t protected_quota_bytes;
+    // Most cache bytes this plan may evict.
+    uint64_t max_evict_bytes;
+} ictus_shed_policy_t;
+
+// Told one line: its level (`ICTUS_LOG_*`) and its text, which is valid for this call only.
+//
+// It runs on the thread that made the call on the model, and must not call back into that model.
+typedef void (*ictus_log_fn)(void *user, uint32_t level, const char *text);
+
+// What an encoded image or sound becomes in a prompt.
+typedef struct {
+    // Number of placeholder tokens.
+    uint32_t n_tokens;
+    // The placeholder.
+    uint32_t image_token_id;
+    // Token before them; 0 is none.
+    uint32_t boi_token_id;
+    // Token after them; 0 is none.
+    uint32_t eoi_token_id;
+    // Fingerprint of the preprocessing.
+    uint64_t preprocess_fp;
+} ictus_media_info_t;
+
+// Handle of a state operation; never reused, 0 is none.
+typedef uint64_t ictus_op_t;
+
+// Where a state operation stands.
+typedef struct {
+    // Size of this record in bytes.
+    uint64_t struct_size;
+    // `OP_*`.
+    uint8_t state;
+    // Zero; readers ignore it.
+    uint8_t _pad0[3];
+    // A status as `u32` when failed, else 0.
+    uint32_t error;
+    // Bytes moved so far; never falls.
+    uint64_t bytes_moved;
+} ictus_op_status_t;
+
+// A shared-memory ring to attach (E-40 .. E-44).
+typedef struct {
+    // The writer's size of this record in bytes.
+    uint64_t struct_size;
+    // `RING_ID_*`.
+    uint32_t ring_id;
+    // `RING_KIND_*`.
+    uint32_t kind;
+    // `RING_ROLE_*`, from the engine's side.
+    uint32_t role;
+    // Number of slots.
+    uint32_t slots;
+    // Bytes of one slot with its header.
+    uint32_t slot_bytes;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // First byte of the segment; 8-byte aligned.
+    void *base;
+    // Length of the segment in bytes.
+    uint64_t len;
+} ictus_ring_desc_t;
+
+// How large the rings are that a model keeps. Zero in a field means its default.
+typedef struct {
+    // The writer's size of this record in bytes; at least 32.
+    uint64_t struct_size;
+    // Slots of each token ring; 0 is 64. A slot is written anew after so many prompts or emits.
+    uint32_t token_slots;
+    // Most tokens of a prompt; 0 is 8192.
+    uint32_t prompt_tokens;
+    // Most tokens of an emit, at least the largest grant; 0 is 1024.
+    uint32_t emit_tokens;
+    // Slots of the logits ring, which HOST lanes need: one for each lane whose row is pending. 0 is none.
+    uint32_t logits_slots;
+    // Logits of a row: the size of the vocabulary. Needed with `logits_slots`.
+    uint32_t row_logits;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+} ictus_ring_shape_t;
+
+// Reference to one token-ring slot.
+typedef struct {
+    // Ring the slot belongs to (`RING_ID_*`).
+    uint32_t ring_id;
+    // Slot number.
+    uint32_t index;
+    // Number of ids the payload must hold.
+    uint32_t count;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // Generation the slot must carry; 0 never matches.
+    uint64_t generation;
+} ictus_token_ref_t;
+
+// Reference to one logits row; its generation is the nonce of the row.
+typedef struct {
+    // Ring the slot belongs to.
+    uint32_t ring_id;
+    // Slot number.
+    uint32_t index;
+    // Generation the slot must carry; also the nonce a commit names.
+    uint64_t generation;
+} ictus_ring_ref_t;
+
+// Answer to a prefix match.
+typedef struct {
+    // Size of this record in bytes.
+    uint64_t struct_size;
+    // ictus_space_match_t records.
+    ictus_array_t spaces;
+} ictus_match_result_t;
+
+// What an `ictus_sequence_t` points to: nothing that C could look at.
+typedef struct {
+    uint8_t _private[0];
+} ictus_sequence;
+
+// Handle of a sequence. NULL is none.
+typedef ictus_sequence *ictus_sequence_t;
+
+// Half-open range `[start, end)` in tokens; blob kinds use `start == end == boundary`.
+typedef struct {
+    // First token.
+    uint64_t start;
+    // One past the last token.
+    uint64_t end;
+} ictus_token_range_t;
+
+// Caller-owned host memory.
+typedef struct {
+    // First byte.
+    void *ptr;
+    // Length in bytes.
+    uint64_t len;
+} ictus_buf_t;
+
+// A speculation strategy to register (R-50 .. R-57).
+typedef struct {
+    // The writer's size of this record in bytes.
+    uint64_t struct_size;
+    // NUL-terminated id.
+    const char *strategy_id;
+    // NUL-terminated version.
+    const char *impl_version;
+    // Hash of the implementation.
+    uint8_t impl_hash[32];
+    // Hash of the configuration.
+    uint8_t config_hash[32];
+    // ictus_artifact_t records.
+    ictus_array_t artifacts;
+    // ictus_tap_spec_t records.
+    ictus_array_t taps;
+    // ictus_capability_req_t records.
+    ictus_array_t capabilities;
+    // `u64` pointers to NUL-terminated architecture names.
+    ictus_array_t target_archs;
+    // Bit set of kernel capabilities.
+    uint32_t kernel_caps_required;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // Estimated state in bytes.
+    uint64_t est_state_bytes;
+    // `EXACTNESS_*` claimed; recorded, never trusted.
+    uint8_t claimed_exactness;
+    // Zero; readers ignore it.
+    uint8_t _pad1[3];
+    // Version of the draw contract.
+    uint32_t rng_contract_version;
+} ictus_strategy_registration_t;
+
+// What a registration was given.
+typedef struct {
+    // Size of this record in bytes.
+    uint64_t struct_size;
+    // Slot to name in admits, not 0.
+    uint32_t strategy_slot;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // ictus_exactness_cert_t records.
+    ictus_array_t certificates;
+    // ictus_state_space_desc_t records.
+    ictus_array_t state_spaces;
+    // Bytes reserved for it.
+    uint64_t reserved_bytes;
+} ictus_strategy_grant_t;
+
+// Everything the host asks of one tick.
+typedef struct {
+    // The writer's size of this record in bytes; at least 152.
+    uint64_t struct_size;
+    // Must exceed the last accepted one (T-18).
+    uint64_t plan_seq;
+    // Bit set of `TICK_*` flags; unknown bits are ignored.
+    uint32_t flags;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // Most prompt tokens to run in this tick.
+    uint32_t prefill_token_budget;
+    // Most decode records this plan may carry.
+    uint32_t max_decode_lanes;
+    // ictus_lane_admit_t records.
+    ictus_array_t admits;
+    // ictus_lane_commit_t records.
+    ictus_array_t commits;
+    // ictus_lane_prefill_t records.
+    ictus_array_t prefills;
+    // ictus_lane_decode_t records.
+    ictus_array_t decodes;
+    // ictus_lane_retire_t records.
+    ictus_array_t retires;
+    // What may be given up.
+    ictus_shed_policy_t shed_policy;
+    // Called with every token as it is picked, on the ticking thread; may be null.
+    void (*on_partial_emit)(void *user, uint64_t lane_tag, const uint32_t *tokens, uint32_t n_tokens);
+    // Passed to `on_partial_emit` unchanged.
+    void *partial_emit_user;
+} ictus_tick_plan_t;
+
+// Everything given up in one tick; the counters equal the entries.
+typedef struct {
+    // Number of prefill entries.
+    uint32_t prefill_chunks_dropped;
+    // Number of eviction entries.
+    uint32_t evictions_performed;
+    // Bytes of the eviction entries.
+    uint64_t bytes_evicted;
+    // ictus_shed_entry_t records.
+    ictus_array_t entries;
+} ictus_shed_report_t;
+
+// Where the time of a tick went; the only nondeterministic part of the events.
+typedef struct {
+    // The whole call.
+    uint64_t wall_ns;
+    // The prefill phase.
+    uint64_t prefill_ns;
+    // The decode phase.
+    uint64_t decode_ns;
+    // Device graphs replayed.
+    uint32_t graph_hits;
+    // Device graphs captured.
+    uint32_t graph_misses;
+} ictus_tick_timings_t;
+
+// Memory at the end of a tick.
+typedef struct {
+    // Bytes of model state in the pool.
+    uint64_t allocated_bytes;
+    // Bytes of exported cache entries.
+    uint64_t host_retained_bytes;
+    // Pages in the pool; 0 is unbounded.
+    uint64_t pool_blocks_total;
+    // Pages in use.
+    uint64_t pool_blocks_used;
+    // Bytes of unpinned cache entries in the pool.
+    uint64_t pool_bytes_evictable;
+    // 0.
+    uint64_t tentative_bytes;
+} ictus_mem_counters_t;
+
+// Everything the engine answers to one tick.
+typedef struct {
+    // Size of this record in bytes.
+    uint64_t struct_size;
+    // The number of the plan.
+    uint64_t plan_seq;
+    // `TICK_*` status.
+    uint32_t tick_status;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // ictus_admit_result_t records, one per admit in plan order.
+    ictus_array_t admit_results;
+    // ictus_lane_emit_t records, one per decode in plan order.
+    ictus_array_t emits;
+    // ictus_lane_fault_t records.
+    ictus_array_t faults;
+    // What was given up.
+    ictus_shed_report_t shed;
+    // ictus_op_complete_t records.
+    ictus_array_t op_completions;
+    // Where the time went.
+    ictus_tick_timings_t timings;
+    // Memory at the end of the tick.
+    ictus_mem_counters_t mem;
+    // ictus_lane_logprob_t records in emission order.
+    ictus_array_t logprobs;
+} ictus_tick_events_t;
+
+// How a lane picks its tokens (T-112 .. T-118).
+typedef struct {
+    // At most 0 means greedy.
+    float temperature;
+    // Nucleus mass; 1.0 is off, 0.0 keeps only the top token.
+    float top_p;
+    // Smallest kept probability relative to the best; 0 is off.
+    float min_p;
+    // Number of candidates kept; 0 is off.
+    uint32_t top_k;
+    // Subtracted per occurrence in the penalty window; 0 is off.
+    float freq_penalty;
+    // Subtracted once for a token in the penalty window; 0 is off.
+    float presence_penalty;
+    // Divides positive and multiplies other logits of seen tokens; 0 means 1.0, off.
+    float repeat_penalty;
+    // Bit set of `SAMPLING_FLAG_*`.
+    uint32_t flags;
+} ictus_sampling_params_t;
+
+// Starts a lane.
+typedef struct {
+    // The host's name for the lane; opaque, 0 is an ordinary tag.
+    uint64_t lane_tag;
+    // The prompt, in the token-in ring.
+    ictus_token_ref_t prompt;
+    // Seed lease to start from; 0 is a cold start.
+    uint64_t seed_handle;
+    // Sampling mode (`SAMPLING_*`).
+    uint32_t sampling;
+    // Logit bias to add; 0 is none.
+    uint32_t logit_bias_handle;
+    // Sampling parameters.
+    ictus_sampling_params_t params;
+    // Position of the first draw (T-119).
+    uint64_t rng_counter_base;
+    // Grammar that masks the tokens; 0 is none.
+    uint32_t grammar_handle;
+    // Speculation strategy; 0 is none.
+    uint32_t strategy_slot;
+    // `DETERMINISM_*`.
+    uint8_t determinism_class;
+    // Least `EXACTNESS_*` accepted from a strategy.
+    uint8_t minimum_exactness;
+    // Nonzero: run without a certificate rather than be rejected.
+    uint8_t allow_approximate;
+    // 0 for none, k + 1 for k alternatives per token (T-122).
+    uint8_t want_logprobs;
+    // Certificate the strategy must hold; 0 is any.
+    uint32_t required_cert_id;
+    // Hash of the sampler of a HOST lane; zero is unnamed.
+    uint8_t host_sampler_identity[32];
+    // Trailing prompt tokens the grammar has to consume first (T-32).
+    uint32_t grammar_replay;
+    // Trailing prompt tokens to feed one by one as they were generated (T-97).
+    uint32_t decode_replay;
+} ictus_lane_admit_t;
+
+// The token the host sampled for a HOST lane.
+typedef struct {
+    // The lane.
+    uint64_t lane_tag;
+    // The token.
+    uint32_t token_id;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // Generation of the logits row it was drawn from.
+    uint64_t logits_nonce;
+} ictus_lane_commit_t;
+
+// Runs a chunk of a prompt.
+typedef struct {
+    // The lane.
+    uint64_t lane_tag;
+    // First prompt token; must be where the lane stands.
+    uint32_t token_offset;
+    // Number of prompt tokens.
+    uint32_t token_count;
+} ictus_lane_prefill_t;
+
+// Grants a lane new tokens.
+typedef struct {
+    // The lane.
+    uint64_t lane_tag;
+    // Tokens granted in this tick.
+    uint16_t max_new_tokens;
+    // How far accepted draft tokens may exceed the grant.
+    uint16_t overshoot;
+    // Zero; readers ignore it.
+    uint32_t _pad1;
+} ictus_lane_decode_t;
+
+// Ends a lane.
+typedef struct {
+    // The lane.
+    uint64_t lane_tag;
+    // Nonzero: keep its state in the prefix cache.
+    uint8_t publish_to_cache;
+    // Zero; readers ignore it.
+    uint8_t _pad0[7];
+} ictus_lane_retire_t;
+
+// What became of one admit.
+typedef struct {
+    // The lane.
+    uint64_t lane_tag;
+    // `ADMIT_*`.
+    uint32_t status;
+    // A status as `u32` when rejected, else 0.
+    uint32_t reject_code;
+    // Certificate in effect; 0 is none.
+    uint32_t cert_id;
+    // `EXACTNESS_*` granted.
+    uint8_t granted_class;
+    // Zero; readers ignore it.
+    uint8_t _pad0[3];
+} ictus_admit_result_t;
+
+// Drafts of one lane in one tick.
+typedef struct {
+    // Draft tokens proposed.
+    uint32_t proposed;
+    // Draft tokens kept.
+    uint32_t accepted;
+    // Certificate the drafts ran under; 0 when none was drafted.
+    uint32_t cert_id_in_effect;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+} ictus_spec_stats_t;
+
+// What one decode record produced.
+typedef struct {
+    // The lane.
+    uint64_t lane_tag;
+    // The tokens, in the token-out ring.
+    ictus_token_ref_t token_ref;
+    // Number of tokens.
+    uint32_t n_tokens;
+    // `FINISH_*`.
+    uint32_t finish;
+    // The pending row of a HOST lane; zero for the others.
+    ictus_ring_ref_t logits_row;
+    // Draft statistics.
+    ictus_spec_stats_t spec;
+} ictus_lane_emit_t;
+
+// Log-probabilities of one emitted token (T-122).
+typedef struct {
+    // The lane.
+    uint64_t lane_tag;
+    // Natural logarithm of the probability of the token.
+    float logprob;
+    // Number of alternatives.
+    uint32_t n_top;
+    // Their ids, best first.
+    uint32_t top_ids[20];
+    // Their log-probabilities, descending.
+    float top_logprobs[20];
+} ictus_lane_logprob_t;
+
+// The failure of one lane.
+typedef struct {
+    // The lane.
+    uint64_t lane_tag;
+    // `FAULT_*`.
+    uint32_t code;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // 0 unless a code defines it.
+    uint64_t detail;
+} ictus_lane_fault_t;
+
+// One thing given up.
+typedef struct {
+    // The lane it belonged to; 0 when it was not the state of a lane.
+    uint64_t lane_tag;
+    // `SHED_*`.
+    uint32_t kind;
+    // 0.
+    uint32_t reason;
+    // Bytes given up.
+    uint64_t bytes;
+    // Tokens given up.
+    uint64_t tokens;
+} ictus_shed_entry_t;
+
+// A state operation that reached a terminal state.
+typedef struct {
+    // The operation.
+    uint64_t op;
+    // `OP_*`, a terminal one.
+    uint8_t state;
+    // Zero; readers ignore it.
+    uint8_t _pad0[3];
+    // A status as `u32` when failed, else 0.
+    uint32_t error;
+    // Bytes written or read.
+    uint64_t bytes_moved;
+} ictus_op_complete_t;
+
+// One kind of model state.
+typedef struct {
+    // Its id.
+    uint32_t space_id;
+    // `SPACE_KIND_*`.
+    uint32_t kind;
+    // Changes when the bytes of the state change meaning.
+    uint64_t version_tag;
+    // Bytes per token of a paged space.
+    uint64_t bytes_per_token;
+    // Bytes of a blob space.
+    uint64_t blob_bytes;
+    // Tokens per page.
+    uint32_t page_size_tokens;
+    // 0 unspecified, 1 reference count, 2 copy.
+    uint32_t fork_cost_class;
+    // Bytes copied by a fork.
+    uint64_t fork_cost_bytes;
+    // 0 none, 1 tool boundary, 2 interval.
+    uint32_t snapshot_cadence;
+    // Interval of cadence 2.
+    uint32_t snapshot_interval_tokens;
+    // 0.
+    uint32_t placement;
+    // Bit set of `SPACE_FLAG_*`.
+    uint32_t flags;
+    // NUL-padded name, at most 31 characters.
+    char name[32];
+} ictus_state_space_desc_t;
+
+// A file a strategy brings.
+typedef struct {
+    // `ARTIFACT_*`.
+    uint32_t role;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // Hash of its bytes.
+    uint8_t content_hash[32];
+    // Its size in bytes.
+    uint64_t byte_size;
+    // NUL-terminated path.
+    const char *load_path;
+} ictus_artifact_t;
+
+// A hidden state a strategy wants to read.
+typedef struct {
+    // Layer index.
+    uint32_t layer;
+    // `TAP_TENSOR_*`.
+    uint32_t tensor;
+    // Element type.
+    uint32_t dtype;
+    // Layout.
+    uint32_t layout;
+} ictus_tap_spec_t;
+
+// A capability a strategy needs.
+typedef struct {
+    // `STRATEGY_CAP_*`.
+    uint32_t kind_id;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // Array defined by the kind.
+    ictus_array_t params;
+} ictus_capability_req_t;
+
+// What a strategy is certified for.
+typedef struct {
+    // Its id, not 0.
+    uint32_t cert_id;
+    // `EXACTNESS_*`.
+    uint8_t exactness;
+    // Bit set of `CERT_MODE_*`.
+    uint8_t sampling_modes;
+    // Nonzero: lanes with a grammar.
+    uint8_t grammar_allowed;
+    // Nonzero: lanes with a bias.
+    uint8_t logit_bias_allowed;
+    // `CERT_DOMAIN_*`.
+    uint32_t param_domain;
+    // Class of the verification step.
+    uint32_t verification_shape_class;
+    // 32-byte hashes; empty is never for HOST lanes.
+    ictus_array_t admissible_host_identities;
+} ictus_exactness_cert_t;
+
+// A cached prefix a lane could start from.
+typedef struct {
+    // Its length in tokens.
+    uint64_t prefix_len;
+    // What it was computed from.
+    uint8_t provenance_digest[32];
+    // Bit set of `TAINT_*`.
+    uint32_t taint_bits;
+    // `TIER_*`.
+    uint8_t resident_tier;
+    // Zero; readers ignore it.
+    uint8_t _pad0[3];
+} ictus_match_candidate_t;
+
+// Candidates of one space.
+typedef struct {
+    // The space.
+    uint32_t space_id;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // ictus_match_candidate_t records, longest first.
+    ictus_array_t candidates;
+} ictus_space_match_t;
+
+// Header of every exported state.
+typedef struct {
+    // `STATE_ENVELOPE_MAGIC`.
+    uint64_t magic;
+    // 1.
+    uint32_t envelope_version;
+    // `SPACE_KIND_*`.
+    uint32_t space_kind;
+    // Runtime, version and weights it belongs to.
+    uint8_t compat_identity[32];
+    // Version of the space.
+    uint64_t version_tag;
+    // What it was computed from.
+    uint8_t provenance_digest[32];
+    // Bit set of `TAINT_*`.
+    uint32_t taint_bits;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // Tokens it covers.
+    ictus_token_range_t range;
+    // `ENCODING_*`.
+    uint8_t encoding;
+    // Zero; readers ignore it.
+    uint8_t _pad1[3];
+    // `CHECKSUM_*`; 0 is never valid.
+    uint32_t checksum_kind;
+    // Bytes after this header.
+    uint64_t payload_len;
+    // Checksum of the payload.
+    uint64_t content_checksum;
+} ictus_state_envelope_t;
+
+// Names one cache entry.
+typedef struct {
+    // Runtime, version and weights.
+    uint8_t compat_key[32];
+    // Tokens and context.
+    uint8_t provenance_digest[32];
+} ictus_cache_key_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Evicts cached state until `target_bytes` of the pool are free of it, within the policy's classes, quota and cap.
+//
+// `*freed_bytes`: what was freed, possibly less. Victim lanes are checked and not acted on.
+// Threads: any; one at a time. Codes: the statuses of arrays (victim lanes). Nothing is evicted then.
+ictus_status ictus_cache_evict(ictus_model_t model,
+                               const ictus_shed_policy_t *policy,
+                               uint64_t target_bytes,
+                               uint64_t *freed_bytes);
+
+// Drops named cache entries; `keys` is an array of `ictus_cache_key_t`. A key that names no entry is fine.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_IDENTITY_MISMATCH` (a key of another model), the statuses of arrays,
+// `ICTUS_ERR_OP_UNSUPPORTED`. Nothing is dropped then.
+ictus_status ictus_cache_evict_entries(ictus_model_t model, ictus_array_t keys);
+
+// Drops the cache entries with exactly these tokens; that there are none is fine.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED`. Nothing is dropped then.
+ictus_status ictus_unpublish(ictus_model_t model, const uint32_t *tokens, uint32_t n_tokens);
+
+// Sends what the model has to say to a callback, up to a level (`ICTUS_LOG_*`); a NULL callback silences it, as it is at first.
+//
+// The callback and `user` are kept until they are replaced or the model is released, and must work on every thread that calls
+// into the model. What is logged changes no result.
+// Codes: `ICTUS_REJECT_BOUNDS` (level). On failure the old callback stays.
+ictus_status ictus_model_log(ictus_model_t model,
+                             uint32_t level,
+                             ictus_log_fn callback,
+                             void *user);
+
+// Copies the text of the last failed call on the model, empty when there was none.
+//
+// `text_bytes` is the length without the closing NUL, written also when the buffer is too small. Any thread may ask, also while
+// another one ticks. Calls that found no model leave no text.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (nothing is written to `text`).
+ictus_status ictus_model_last_error(ictus_model_t model,
+                                    char *text,
+                                    uint64_t capacity,
+                                    uint64_t *text_bytes);
+
+// What a media file (NUL-terminated path) would become in a prompt; nothing is kept.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_media_probe(ictus_model_t model, const char *path, ictus_media_info_t *info);
+
+// Encodes a media file (NUL-terminated path).
+//
+// Owner: the features are the model's until they are released. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_OP_UNSUPPORTED`. Nothing is kept then.
+ictus_status ictus_media_encode(ictus_model_t model, const char *path, uint64_t *media, ictus_media_info_t *info);
+
+// Frees encoded media.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_media_release(ictus_model_t model, uint64_t media);
+
+// Puts encoded media at a place in a lane's prompt. They are consumed in the order of their places, and dropped with the lane.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes then.
+ictus_status ictus_media_bind(ictus_model_t model,
+                              uint64_t lane_tag,
+                              uint64_t media,
+                              uint32_t prompt_offset);
+
+// Evicts cached state until `target_bytes` of the pool are free of it, within the policy's classes, quota and cap.
+//
+// `*freed_bytes`: what was freed, possibly less. Victim lanes are checked and not acted on.
+// Threads: any; one at a time. Codes: the statuses of arrays (victim lanes). Nothing is evicted then.
+ictus_status ictus_cache_evict(ictus_model_t model,
+                               const ictus_shed_policy_t *policy,
+                               uint64_t target_bytes,
+                               uint64_t *freed_bytes);
+
+// Drops named cache entries; `keys` is an array of `ictus_cache_key_t`. A key that names no entry is fine.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_IDENTITY_MISMATCH` (a key of another model), the statuses of arrays,
+// `ICTUS_ERR_OP_UNSUPPORTED`. Nothing is dropped then.
+ictus_status ictus_cache_evict_entries(ictus_model_t model, ictus_array_t keys);
+
+// Drops the cache entries with exactly these tokens; that there are none is fine.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED`. Nothing is dropped then.
+ictus_status ictus_unpublish(ictus_model_t model, const uint32_t *tokens, uint32_t n_tokens);
+
+// Sends what the model has to say to a callback, up to a level (`ICTUS_LOG_*`); a NULL callback silences it, as it is at first.
+//
+// The callback and `user` are kept until they are replaced or the model is released, and must work on every thread that calls
+// into the model. What is logged changes no result.
+// Codes: `ICTUS_REJECT_BOUNDS` (level). On failure the old callback stays.
+ictus_status ictus_model_log(ictus_model_t model,
+                             uint32_t level,
+                             ictus_log_fn callback,
+                             void *user);
+
+// Copies the text of the last failed call on the model, empty when there was none.
+//
+// `text_bytes` is the length without the closing NUL, written also when the buffer is too small. Any thread may ask, also while
+// another one ticks. Calls that found no model leave no text.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (nothing is written to `text`).
+ictus_status ictus_model_last_error(ictus_model_t model,
+                                    char *text,
+                                    uint64_t capacity,
+                                    uint64_t *text_bytes);
+
+// What a media file (NUL-terminated path) would become in a prompt; nothing is kept.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_media_probe(ictus_model_t model, const char *path, ictus_media_info_t *info);
+
+// Encodes a media file (NUL-terminated path).
+//
+// Owner: the features are the model's until they are released. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_OP_UNSUPPORTED`. Nothing is kept then.
+ictus_status ictus_media_encode(ictus_model_t model, const char *path, uint64_t *media, ictus_media_info_t *info);
+
+// Frees encoded media.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_media_release(ictus_model_t model, uint64_t media);
+
+// Puts encoded media at a place in a lane's prompt. They are consumed in the order of their places, and dropped with the lane.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes then.
+ictus_status ictus_media_bind(ictus_model_t model,
+                              uint64_t lane_tag,
+                              uint64_t media,
+                              uint32_t prompt_offset);
+
+// Where an operation stands. When `ICTUS_OP_DONE` is reported the bytes of an export lie in its destination.
+//
+// `*op_status` is filled whole, `struct_size` included. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
+ictus_status ictus_op_poll(ictus_model_t model, ictus_op_t op, ictus_op_status_t *op_status);
+
+// Asks an operation to stop. It is a request: poll, or read the events of the next tick, to learn how it ended.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
+ictus_status ictus_op_cancel(ictus_model_t model, ictus_op_t op);
+
+// Attaches shared rings: each descriptor is checked against its ring's header, and nothing is attached unless all fit. A ring
+// with the id of an attached one replaces it; the others stay.
+//
+// `descs`: `count` records, one after the other, all of the same `struct_size`.
+// Owner: the mappings are the host's; the model uses them until it is released or they are replaced, and never unmaps them.
+// Threads: any; one at a time.
+// Codes: `ICTUS_ERR_RING_LAYOUT` (a ring is not as described), `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BAD_ALIGNMENT`,
+// `ICTUS_REJECT_BOUNDS` (descriptors). Nothing is attached then.
+ictus_status ictus_rings_attach(ictus_model_t model,
+                                const ictus_ring_desc_t *descs,
+                                uint32_t count);
+
+// Attaches the two control words by which any thread or process hurries a tick: a yield word and a latency word, in a segment of
+// at least 64 bytes that begins with `ICTUS_CONTROL_MAGIC`.
+//
+// Owner: the segment is the host's; the model reads it until it is released or another is attached. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_RING_LAYOUT`. The segment before stays then.
+ictus_status ictus_control_attach(ictus_model_t model,
+                                  void *base,
+                                  uint64_t len);
+
+// Makes rings and control words in memory of the model and attaches them, for a host that has none. `shape` may be NULL: all
+// defaults.
+//
+// Owner: the model, until its release. May be called again; references into the rings before are stale then.
+// Threads: any; one at a time.
+// Codes: `ICTUS_REJECT_BAD_STRUCT` (`shape` too short), `ICTUS_REJECT_BOUNDS` (a ring of more than 2^30 bytes),
+// `ICTUS_ERR_RING_LAYOUT` (logits slots without logits). Nothing is attached then.
+ictus_status ictus_model_rings_create(ictus_model_t model,
+                                      const ictus_ring_shape_t *shape);
+
+// Writes a prompt into the token-in ring that the model keeps, for an admit or a span to name.
+//
+// `*reference` is good until the slot is written anew. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_OP_UNSUPPORTED` (no such ring, or the host attached its own), `ICTUS_REJECT_BOUNDS` (longer than a slot),
+// `ICTUS_REJECT_BAD_STRUCT`. Nothing is written then.
+ictus_status ictus_model_stage_prompt(ictus_model_t model,
+                                      const uint32_t *tokens,
+                                      uint64_t n_tokens,
+                                      ictus_token_ref_t *reference);
+
+// Copies the tokens of a reference from an attached token ring: those of an emit, or a staged prompt.
+//
+// `*n_tokens` is their number, written also when the buffer is too small. Threads: any; one at a time.
+// Codes: `ICTUS_REJECT_BAD_REF_GENERATION` (the slot was written anew), `ICTUS_REJECT_BOUNDS` (no such ring or slot),
+// `ICTUS_ERR_BUFFER_TOO_SMALL`. `tokens` is as before then.
+ictus_status ictus_model_read_tokens(ictus_model_t model,
+                                     const ictus_token_ref_t *reference,
+                                     uint32_t *tokens,
+                                     uint64_t capacity,
+                                     uint64_t *n_tokens);
+
+// Copies a row from the attached logits ring: the pending one of a HOST lane.
+//
+// `*n_logits` is its length, written also when the buffer is too small. Threads: any; one at a time.
+// Codes: as `ictus_model_read_tokens`.
+ictus_status ictus_model_read_logits(ictus_model_t model,
+                                     const ictus_ring_ref_t *reference,
+                                     float *logits,
+                                     uint64_t capacity,
+                                     uint64_t *n_logits);
+
+// Raises (nonzero) or clears the yield word of the rings that the model keeps: while it is raised a tick ends at the nearest
+// boundary between steps.
+//
+// Threads: any, at any time, also while another one ticks. Codes: `ICTUS_ERR_OP_UNSUPPORTED` (the model keeps no rings).
+ictus_status ictus_model_set_yield(ictus_model_t model,
+                                   uint32_t on);
+
+// Raises (nonzero) or clears the latency word of the rings that the model keeps: while it is raised prefill steps are short.
+//
+// Threads: any, at any time, also while another one ticks. Codes: `ICTUS_ERR_OP_UNSUPPORTED` (the model keeps no rings).
+ictus_status ictus_model_set_latency(ictus_model_t model,
+                                     uint32_t on);
+
+// Compiles a JSON schema (NUL-terminated) into a grammar; 0 when it does not parse or compile, or grammars are not offered.
+//
+// Owner: the host, which frees it. Threads: any; one at a time.
+uint32_t ictus_tick_grammar_create(ictus_model_t model,
+                                   const char *schema);
+
+// Compiles a structural-tag document (NUL-terminated JSON) into a grammar; 0 as with `ictus_tick_grammar_create`.
+//
+// Owner: the host, which frees it. Threads: any; one at a time.
+uint32_t ictus_tick_grammar_create_structural(ictus_model_t model, const char *document);
+
+// Frees a grammar; one that a lane uses goes when the lane ends.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_tick_grammar_free(ictus_model_t model, uint32_t grammar);
+
+// Keeps `n` addends for the logits of `n` tokens; 0 when `n` is not positive or a pointer is NULL. Tokens outside the vocabulary
+// are dropped; one that is listed twice gets both addends.
+//
+// Owner: the host, which frees it; an admitted lane has a copy. Threads: any; one at a time.
+uint32_t ictus_tick_logit_bias_create(ictus_model_t model,
+                                      const int32_t *tokens,
+                                      const float *values,
+                                      int n);
+
+// Frees a bias; lanes that were admitted with it keep their copy.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
+ictus_status ictus_tick_logit_bias_free(ictus_model_t model, uint32_t bias);
+
+// Which prefixes of a span are cached, in one space or in all (`ICTUS_ALL_SPACES`). Nothing is pinned by asking.
+//
+// `media_hashes`: an array of 32-byte hashes of the media in the span, empty when there are none.
+// Owner: `*result` is the model's, until the next call on it. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (space), `ICTUS_REJECT_BAD_REF_GENERATION`, `ICTUS_REJECT_BOUNDS` (span), the statuses of
+// arrays, `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes.
+ictus_status ictus_space_match(ictus_model_t model,
+                               uint32_t space_id,
+                               ictus_token_ref_t span,
+                               ictus_array_t media_hashes,
+                               const ictus_match_result_t **result);
+
+// Leases the cached prefix of `prefix_len` tokens of a span, for an admit to start from. The lease is not 0.
+//
+// Owner: the host, which gives the lease back with `ictus_seed_release`; an admit that uses it consumes it; after
+// `ictus_seed_lease_ticks` it expires by itself. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_SEED_UNSERVABLE`, `ICTUS_REJECT_BAD_REF_GENERATION`, `ICTUS_REJECT_BOUNDS` (span). Nothing changes then.
+ictus_status ictus_seed_acquire(ictus_model_t model,
+                                ictus_token_ref_t span,
+                                uint64_t prefix_len,
+                                uint8_t determinism_class,
+                                uint64_t *lease);
+
+// Gives a lease back; the state behind it may be evicted again, and an adopted sequence is bare again.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`: no such lease, or it was consumed or expired.
+ictus_status ictus_seed_release(ictus_model_t model, uint64_t lease);
+
+// How many accepted ticks a lease lives.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED`: the engine declares no time.
+ictus_status ictus_seed_lease_ticks(ictus_model_t model, uint64_t *ticks);
+
+// Leases a bare sequence as it stands; `span` names the tokens that it holds, all of them.
+//
+// Owner: the lease is the host's, as with `ictus_seed_acquire`; so is the sequence until an admit takes it. While it is leased it
+// can be neither freed, trimmed, published, restored nor adopted again. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (not a bare sequence of this model), `ICTUS_EBUSY` (leased already), `ICTUS_ERR_OUT_OF_BOUNDARY`
+// (not the number of tokens it holds), `ICTUS_REJECT_BAD_REF_GENERATION`, `ICTUS_REJECT_BOUNDS` (span). Nothing changes then.
+ictus_status ictus_seed_adopt(ictus_model_t model,
+                              ictus_sequence_t sequence,
+                              ictus_token_ref_t span,
+                              uint64_t *lease);
+
+// A bare child that starts where the parent stands. The pages of the parent are shared until one of the two writes.
+//
+// `flags`: `ICTUS_FORK_*`.
+// Owner: the child is the host's. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_EBUSY`, `ICTUS_NEEDS_REPLAN` (no room), `ICTUS_ERR_OUT_OF_BOUNDARY`. Nothing changes then.
+ictus_status ictus_seq_fork(ictus_sequence_t parent,
+                            ictus_sequence_t *child,
+                            uint32_t flags);
+
+// The sequence of a live lane; NULL when there is no such lane. The same handle each time while the lane lives.
+//
+// Owner: the lane; the handle is stale once the lane has ended. Threads: any; one at a time.
+ictus_sequence_t ictus_tick_lane_sequence(ictus_model_t model, uint64_t lane_tag);
+
+// A bare, empty sequence; NULL when there is no room, or the engine does not offer it.
+//
+// Owner: the host, until it frees or publishes it, or an admit takes it by its lease. Threads: any; one at a time.
+ictus_sequence_t ictus_tick_sequence_create(ictus_model_t model);
+
+// Frees a bare sequence; its handle is stale afterwards.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (not a bare sequence of this model), `ICTUS_EBUSY` (leased). It lives
+// on then.
+ictus_status ictus_tick_sequence_free(ictus_model_t model,
+                                      ictus_sequence_t sequence);
+
+// Moves a bare sequence into the prefix cache, under the `n_tokens` tokens that it holds. The handle is stale afterwards.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (not a bare sequence of this model), `ICTUS_EBUSY` (leased),
+// `ICTUS_ERR_OUT_OF_BOUNDARY` (the tokens do not fit), `ICTUS_ERR_OP_UNSUPPORTED`. The sequence stays the host's then.
+ictus_status ictus_tick_sequence_publish(ictus_model_t model,
+                                         ictus_sequence_t sequence,
+                                         const uint32_t *tokens,
+                                         uint32_t n_tokens);
+
+// The kinds of state that the model keeps, as an array of `ictus_state_space_desc_t`. It is the same on every call.
+//
+// Owner: the model, until the next call on it. Threads: any; one at a time.
+ictus_status ictus_state_spaces(ictus_model_t model, ictus_array_t *spaces);
+
+// How many bytes an export of `range` takes, its envelope included, and the generation that names this answer when the export is
+// made. The answer is stale once the sequence changes.
+//
+// `encoding`: `ICTUS_ENCODING_*`. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (sequence, space), `ICTUS_ERR_OP_UNSUPPORTED` (encoding), `ICTUS_REJECT_BOUNDS` (range),
+// `ICTUS_ERR_OUT_OF_BOUNDARY`. Nothing changes then.
+ictus_status ictus_space_export_size(ictus_sequence_t sequence,
+                                     uint32_t space_id,
+                                     ictus_token_range_t range,
+                                     uint8_t encoding,
+                                     uint64_t *bytes,
+                                     uint64_t *sizing_gen);
+
+// Exports a sequence up to `boundary` tokens into `dst`: an envelope and a payload, sealed by a checksum.
+//
+// Owner: `dst` is the host's and on loan until the operation ends. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_REJECT_BOUNDS`, `ICTUS_ERR_OUT_OF_BOUNDARY`, `ICTUS_ERR_STALE_SIZING`,
+// `ICTUS_ERR_BUFFER_TOO_SMALL`: nothing was written and there is no operation.
+ictus_status ictus_space_snapshot(ictus_sequence_t sequence,
+                                  uint32_t space_id,
+                                  uint64_t boundary,
+                                  ictus_buf_t dst,
+                                  uint64_t sizing_gen,
+                                  ictus_op_t *op);
+
+// Fills a bare sequence from the sealed bytes of an export.
+//
+// Owner: `src` is the host's and on loan until the operation ends. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_EBUSY`, `ICTUS_ERR_ENVELOPE_MISMATCH`, `ICTUS_ERR_IDENTITY_MISMATCH`,
+// `ICTUS_ERR_CHECKSUM`: there is no operation and the sequence is as before. Later failures end the operation in
+// `ICTUS_OP_FAILED`.
+ictus_status ictus_space_restore(ictus_sequence_t sequence, uint32_t space_id, ictus_buf_t src, ictus_op_t *op);
+
+// The largest position up to `cap` at which the sequence may be snapshot.
+//
+// Threads: any; one at a time per model. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes.
+ictus_status ictus_space_snapshot_boundary(ictus_sequence_t sequence,
+                                           uint32_t space_id,
+                                           uint64_t cap,
+                                           uint64_t *boundary);
+
+// Cuts a bare sequence down to `len` tokens.
+//
+// Threads: any; one at a time per model. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_EBUSY` (a lane's, cached, or leased),
+// `ICTUS_REJECT_BOUNDS` (longer than it is), `ICTUS_ERR_OUT_OF_BOUNDARY`. The sequence is as before then.
+ictus_status ictus_space_trim(ictus_sequence_t sequence,
+                              uint32_t space_id,
+                              uint64_t len);
+
+// Moves a range of a sequence out of the pool into `dst`, encoded.
+//
+// Owner, threads, codes: as `ictus_space_snapshot`, and `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_space_demote(ictus_sequence_t sequence,
+                                uint32_t space_id,
+                                ictus_token_range_t range,
+                                uint8_t encoding,
+                                ictus_buf_t dst,
+                                uint64_t sizing_gen,
+                                ictus_op_t *op);
+
+// Brings a demoted range back from `src`.
+//
+// Owner: `src` is the host's and on loan until the operation ends. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_OP_UNSUPPORTED`, and as `ictus_space_restore`.
+ictus_status ictus_space_promote(ictus_sequence_t sequence,
+                                 uint32_t space_id,
+                                 ictus_token_range_t range,
+                                 ictus_buf_t src,
+                                 ictus_op_t *op);
+
+// What a status means, in a few English words; for a number that is no status, that it is none. Never NULL.
+//
+// Owner: the library, for ever. Threads: any.
+const char *ictus_status_text(int32_t status);
+
+// Registers a speculation strategy in place of the one before.
+//
+// Owner: `*grant` is the model's, until the next registration. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_REGISTRATION_REFUSED`, the statuses of arrays, `ICTUS_ERR_OP_UNSUPPORTED`. The strategy before stays then.
+ictus_status ictus_strategy_register(ictus_model_t model,
+                                     const ictus_strategy_registration_t *registration,
+                                     const ictus_strategy_grant_t **grant);
+
+// Runs one plan: the whole of it, or nothing.
+//
+// Owner: `*events` is the model's; it and everything it points at stay as they are until the next `ictus_tick` on this model or
+// its release, whatever else is called in between. Copy what you keep.
+// Threads: any; one at a time. The plan's partial-emit callback runs on this thread, from inside this call.
+// Codes: any `ICTUS_REJECT_*` and `ICTUS_NEEDS_REPLAN`: the plan was refused, nothing changed, its `plan_seq` may be used again, and
+// the events of the tick before stay. `ICTUS_ERR_FATAL`: the model is broken, and only its release works.
+ictus_status ictus_tick(ictus_model_t model,
+                        const ictus_tick_plan_t *plan,
+                        const ictus_tick_events_t **events);
+
+// What the model and its runtime can do, as NUL-terminated JSON; NULL when the engine does not say.
+//
+// Owner: the model, until its release; the same text on every call. Threads: any; one at a time.
+const char *ictus_capability_descriptor(ictus_model_t model);
+
+// Releases a model: its lanes, sequences, pages, threads, and everything it handed out. It waits for a call on another thread to
+// return. Attached rings and control words are the host's again.
+//
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`: NULL, or released before; `ICTUS_EBUSY`: called from a callback of this model, which goes on
+// living.
+ictus_status ictus_model_free(ictus_model_t model);
+
+// The version of the library as text, for example `0.1.0`; `ICTUS_VERSION` is that of the header. Never NULL.
+//
+// Owner: the library, for ever. Threads: any.
+const char *ictus_version(void);
+
+// Hash of the layouts of all records and the values of all constants of tick schema draft 7 in the library; `ICTUS_ABI_HASH` is
+// that of the header. When the two are equal, library and host agree on every byte.
+//
+// It is XXH3-64 of the file `tests/abi-layout.tsv` of the source. Threads: any.
+uint64_t ictus_abi_hash(void);
+
+// Where an operation stands. When `ICTUS_OP_DONE` is reported the bytes of an export lie in its destination.
+//
+// `*op_status` is filled whole, `struct_size` included. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
+ictus_status ictus_op_poll(ictus_model_t model, ictus_op_t op, ictus_op_status_t *op_status);
+
+// Asks an operation to stop. It is a request: poll, or read the events of the next tick, to learn how it ended.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
+ictus_status ictus_op_cancel(ictus_model_t model, ictus_op_t op);
+
+// Attaches shared rings: each descriptor is checked against its ring's header, and nothing is attached unless all fit. A ring
+// with the id of an attached one replaces it; the others stay.
+//
+// `descs`: `count` records, one after the other, all of the same `struct_size`.
+// Owner: the mappings are the host's; the model uses them until it is released or they are replaced, and never unmaps them.
+// Threads: any; one at a time.
+// Codes: `ICTUS_ERR_RING_LAYOUT` (a ring is not as described), `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BAD_ALIGNMENT`,
+// `ICTUS_REJECT_BOUNDS` (descriptors). Nothing is attached then.
+ictus_status ictus_rings_attach(ictus_model_t model,
+                                const ictus_ring_desc_t *descs,
+                                uint32_t count);
+
+// Attaches the two control words by which any thread or process hurries a tick: a yield word and a latency word, in a segment of
+// at least 64 bytes that begins with `ICTUS_CONTROL_MAGIC`.
+//
+// Owner: the segment is the host's; the model reads it until it is released or another is attached. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_RING_LAYOUT`. The segment before stays then.
+ictus_status ictus_control_attach(ictus_model_t model,
+                                  void *base,
+                                  uint64_t len);
+
+// Makes rings and control words in memory of the model and attaches them, for a host that has none. `shape` may be NULL: all
+// defaults.
+//
+// Owner: the model, until its release. May be called again; references into the rings before are stale then.
+// Threads: any; one at a time.
+// Codes: `ICTUS_REJECT_BAD_STRUCT` (`shape` too short), `ICTUS_REJECT_BOUNDS` (a ring of more than 2^30 bytes),
+// `ICTUS_ERR_RING_LAYOUT` (logits slots without logits). Nothing is attached then.
+ictus_status ictus_model_rings_create(ictus_model_t model,
+                                      const ictus_ring_shape_t *shape);
+
+// Writes a prompt into the token-in ring that the model keeps, for an admit or a span to name.
+//
+// `*reference` is good until the slot is written anew. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_OP_UNSUPPORTED` (no such ring, or the host attached its own), `ICTUS_REJECT_BOUNDS` (longer than a slot),
+// `ICTUS_REJECT_BAD_STRUCT`. Nothing is written then.
+ictus_status ictus_model_stage_prompt(ictus_model_t model,
+                                      const uint32_t *tokens,
+                                      uint64_t n_tokens,
+                                      ictus_token_ref_t *reference);
+
+// Copies the tokens of a reference from an attached token ring: those of an emit, or a staged prompt.
+//
+// `*n_tokens` is their number, written also when the buffer is too small. Threads: any; one at a time.
+// Codes: `ICTUS_REJECT_BAD_REF_GENERATION` (the slot was written anew), `ICTUS_REJECT_BOUNDS` (no such ring or slot),
+// `ICTUS_ERR_BUFFER_TOO_SMALL`. `tokens` is as before then.
+ictus_status ictus_model_read_tokens(ictus_model_t model,
+                                     const ictus_token_ref_t *reference,
+                                     uint32_t *tokens,
+                                     uint64_t capacity,
+                                     uint64_t *n_tokens);
+
+// Copies a row from the attached logits ring: the pending one of a HOST lane.
+//
+// `*n_logits` is its length, written also when the buffer is too small. Threads: any; one at a time.
+// Codes: as `ictus_model_read_tokens`.
+ictus_status ictus_model_read_logits(ictus_model_t model,
+                                     const ictus_ring_ref_t *reference,
+                                     float *logits,
+                                     uint64_t capacity,
+                                     uint64_t *n_logits);
+
+// Raises (nonzero) or clears the yield word of the rings that the model keeps: while it is raised a tick ends at the nearest
+// boundary between steps.
+//
+// Threads: any, at any time, also while another one ticks. Codes: `ICTUS_ERR_OP_UNSUPPORTED` (the model keeps no rings).
+ictus_status ictus_model_set_yield(ictus_model_t model,
+                                   uint32_t on);
+
+// Raises (nonzero) or clears the latency word of the rings that the model keeps: while it is raised prefill steps are short.
+//
+// Threads: any, at any time, also while another one ticks. Codes: `ICTUS_ERR_OP_UNSUPPORTED` (the model keeps no rings).
+ictus_status ictus_model_set_latency(ictus_model_t model,
+                                     uint32_t on);
+
+// Compiles a JSON schema (NUL-terminated) into a grammar; 0 when it does not parse or compile, or grammars are not offered.
+//
+// Owner: the host, which frees it. Threads: any; one at a time.
+uint32_t ictus_tick_grammar_create(ictus_model_t model,
+                                   const char *schema);
+
+// Compiles a structural-tag document (NUL-terminated JSON) into a grammar; 0 as with `ictus_tick_grammar_create`.
+//
+// Owner: the host, which frees it. Threads: any; one at a time.
+uint32_t ictus_tick_grammar_create_structural(ictus_model_t model, const char *document);
+
+// Frees a grammar; one that a lane uses goes when the lane ends.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_tick_grammar_free(ictus_model_t model, uint32_t grammar);
+
+// Keeps `n` addends for the logits of `n` tokens; 0 when `n` is not positive or a pointer is NULL. Tokens outside the vocabulary
+// are dropped; one that is listed twice gets both addends.
+//
+// Owner: the host, which frees it; an admitted lane has a copy. Threads: any; one at a time.
+uint32_t ictus_tick_logit_bias_create(ictus_model_t model,
+                                      const int32_t *tokens,
+                                      const float *values,
+                                      int n);
+
+// Frees a bias; lanes that were admitted with it keep their copy.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
+ictus_status ictus_tick_logit_bias_free(ictus_model_t model, uint32_t bias);
+
+// Which prefixes of a span are cached, in one space or in all (`ICTUS_ALL_SPACES`). Nothing is pinned by asking.
+//
+// `media_hashes`: an array of 32-byte hashes of the media in the span, empty when there are none.
+// Owner: `*result` is the model's, until the next call on it. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (space), `ICTUS_REJECT_BAD_REF_GENERATION`, `ICTUS_REJECT_BOUNDS` (span), the statuses of
+// arrays, `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes.
+ictus_status ictus_space_match(ictus_model_t model,
+                               uint32_t space_id,
+                               ictus_token_ref_t span,
+                               ictus_array_t media_hashes,
+                               const ictus_match_result_t **result);
+
+// Leases the cached prefix of `prefix_len` tokens of a span, for an admit to start from. The lease is not 0.
+//
+// Owner: the host, which gives the lease back with `ictus_seed_release`; an admit that uses it consumes it; after
+// `ictus_seed_lease_ticks` it expires by itself. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_SEED_UNSERVABLE`, `ICTUS_REJECT_BAD_REF_GENERATION`, `ICTUS_REJECT_BOUNDS` (span). Nothing changes then.
+ictus_status ictus_seed_acquire(ictus_model_t model,
+                                ictus_token_ref_t span,
+                                uint64_t prefix_len,
+                                uint8_t determinism_class,
+                                uint64_t *lease);
+
+// Gives a lease back; the state behind it may be evicted again, and an adopted sequence is bare again.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`: no such lease, or it was consumed or expired.
+ictus_status ictus_seed_release(ictus_model_t model, uint64_t lease);
+
+// How many accepted ticks a lease lives.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED`: the engine declares no time.
+ictus_status ictus_seed_lease_ticks(ictus_model_t model, uint64_t *ticks);
+
+// Leases a bare sequence as it stands; `span` names the tokens that it holds, all of them.
+//
+// Owner: the lease is the host's, as with `ictus_seed_acquire`; so is the sequence until an admit takes it. While it is leased it
+// can be neither freed, trimmed, published, restored nor adopted again. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (not a bare sequence of this model), `ICTUS_EBUSY` (leased already), `ICTUS_ERR_OUT_OF_BOUNDARY`
+// (not the number of tokens it holds), `ICTUS_REJECT_BAD_REF_GENERATION`, `ICTUS_REJECT_BOUNDS` (span). Nothing changes then.
+ictus_status ictus_seed_adopt(ictus_model_t model,
+                              ictus_sequence_t sequence,
+                              ictus_token_ref_t span,
+                              uint64_t *lease);
+
+// A bare child that starts where the parent stands. The pages of the parent are shared until one of the two writes.
+//
+// `flags`: `ICTUS_FORK_*`.
+// Owner: the child is the host's. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_EBUSY`, `ICTUS_NEEDS_REPLAN` (no room), `ICTUS_ERR_OUT_OF_BOUNDARY`. Nothing changes then.
+ictus_status ictus_seq_fork(ictus_sequence_t parent,
+                            ictus_sequence_t *child,
+                            uint32_t flags);
+
+// The sequence of a live lane; NULL when there is no such lane. The same handle each time while the lane lives.
+//
+// Owner: the lane; the handle is stale once the lane has ended. Threads: any; one at a time.
+ictus_sequence_t ictus_tick_lane_sequence(ictus_model_t model, uint64_t lane_tag);
+
+// A bare, empty sequence; NULL when there is no room, or the engine does not offer it.
+//
+// Owner: the host, until it frees or publishes it, or an admit takes it by its lease. Threads: any; one at a time.
+ictus_sequence_t ictus_tick_sequence_create(ictus_model_t model);
+
+// Frees a bare sequence; its handle is stale afterwards.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (not a bare sequence of this model), `ICTUS_EBUSY` (leased). It lives
+// on then.
+ictus_status ictus_tick_sequence_free(ictus_model_t model,
+                                      ictus_sequence_t sequence);
+
+// Moves a bare sequence into the prefix cache, under the `n_tokens` tokens that it holds. The handle is stale afterwards.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (not a bare sequence of this model), `ICTUS_EBUSY` (leased),
+// `ICTUS_ERR_OUT_OF_BOUNDARY` (the tokens do not fit), `ICTUS_ERR_OP_UNSUPPORTED`. The sequence stays the host's then.
+ictus_status ictus_tick_sequence_publish(ictus_model_t model,
+                                         ictus_sequence_t sequence,
+                                         const uint32_t *tokens,
+                                         uint32_t n_tokens);
+
+// The kinds of state that the model keeps, as an array of `ictus_state_space_desc_t`. It is the same on every call.
+//
+// Owner: the model, until the next call on it. Threads: any; one at a time.
+ictus_status ictus_state_spaces(ictus_model_t model, ictus_array_t *spaces);
+
+// How many bytes an export of `range` takes, its envelope included, and the generation that names this answer when the export is
+// made. The answer is stale once the sequence changes.
+//
+// `encoding`: `ICTUS_ENCODING_*`. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (sequence, space), `ICTUS_ERR_OP_UNSUPPORTED` (encoding), `ICTUS_REJECT_BOUNDS` (range),
+// `ICTUS_ERR_OUT_OF_BOUNDARY`. Nothing changes then.
+ictus_status ictus_space_export_size(ictus_sequence_t sequence,
+                                     uint32_t space_id,
+                                     ictus_token_range_t range,
+                                     uint8_t encoding,
+                                     uint64_t *bytes,
+                                     uint64_t *sizing_gen);
+
+// Exports a sequence up to `boundary` tokens into `dst`: an envelope and a payload, sealed by a checksum.
+//
+// Owner: `dst` is the host's and on loan until the operation ends. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_REJECT_BOUNDS`, `ICTUS_ERR_OUT_OF_BOUNDARY`, `ICTUS_ERR_STALE_SIZING`,
+// `ICTUS_ERR_BUFFER_TOO_SMALL`: nothing was written and there is no operation.
+ictus_status ictus_space_snapshot(ictus_sequence_t sequence,
+                                  uint32_t space_id,
+                                  uint64_t boundary,
+                                  ictus_buf_t dst,
+                                  uint64_t sizing_gen,
+                                  ictus_op_t *op);
+
+// Fills a bare sequence from the sealed bytes of an export.
+//
+// Owner: `src` is the host's and on loan until the operation ends. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_EBUSY`, `ICTUS_ERR_ENVELOPE_MISMATCH`, `ICTUS_ERR_IDENTITY_MISMATCH`,
+// `ICTUS_ERR_CHECKSUM`: there is no operation and the sequence is as before. Later failures end the operation in
+// `ICTUS_OP_FAILED`.
+ictus_status ictus_space_restore(ictus_sequence_t sequence, uint32_t space_id, ictus_buf_t src, ictus_op_t *op);
+
+// The largest position up to `cap` at which the sequence may be snapshot.
+//
+// Threads: any; one at a time per model. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes.
+ictus_status ictus_space_snapshot_boundary(ictus_sequence_t sequence,
+                                           uint32_t space_id,
+                                           uint64_t cap,
+                                           uint64_t *boundary);
+
+// Cuts a bare sequence down to `len` tokens.
+//
+// Threads: any; one at a time per model. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_EBUSY` (a lane's, cached, or leased),
+// `ICTUS_REJECT_BOUNDS` (longer than it is), `ICTUS_ERR_OUT_OF_BOUNDARY`. The sequence is as before then.
+ictus_status ictus_space_trim(ictus_sequence_t sequence,
+                              uint32_t space_id,
+                              uint64_t len);
+
+// Moves a range of a sequence out of the pool into `dst`, encoded.
+//
+// Owner, threads, codes: as `ictus_space_snapshot`, and `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_space_demote(ictus_sequence_t sequence,
+                                uint32_t space_id,
+                                ictus_token_range_t range,
+                                uint8_t encoding,
+                                ictus_buf_t dst,
+                                uint64_t sizing_gen,
+                                ictus_op_t *op);
+
+// Brings a demoted range back from `src`.
+//
+// Owner: `src` is the host's and on loan until the operation ends. Threads: any; one at a time per model.
+// Codes: `ICTUS_ERR_OP_UNSUPPORTED`, and as `ictus_space_restore`.
+ictus_status ictus_space_promote(ictus_sequence_t sequence,
+                                 uint32_t space_id,
+                                 ictus_token_range_t range,
+                                 ictus_buf_t src,
+                                 ictus_op_t *op);
+
+// What a status means, in a few English words; for a number that is no status, that it is none. Never NULL.
+//
+// Owner: the library, for ever. Threads: any.
+const char *ictus_status_text(int32_t status);
+
+// Registers a speculation strategy in place of the one before.
+//
+// Owner: `*grant` is the model's, until the next registration. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_REGISTRATION_REFUSED`, the statuses of arrays, `ICTUS_ERR_OP_UNSUPPORTED`. The strategy before stays then.
+ictus_status ictus_strategy_register(ictus_model_t model,
+                                     const ictus_strategy_registration_t *registration,
+                                     const ictus_strategy_grant_t **grant);
+
+// Runs one plan: the whole of it, or nothing.
+//
+// Owner: `*events` is the model's; it and everything it points at stay as they are until the next `ictus_tick` on this model or
+// its release, whatever else is called in between. Copy what you keep.
+// Threads: any; one at a time. The plan's partial-emit callback runs on this thread, from inside this call.
+// Codes: any `ICTUS_REJECT_*` and `ICTUS_NEEDS_REPLAN`: the plan was refused, nothing changed, its `plan_seq` may be used again, and
+// the events of the tick before stay. `ICTUS_ERR_FATAL`: the model is broken, and only its release works.
+ictus_status ictus_tick(ictus_model_t model,
+                        const ictus_tick_plan_t *plan,
+                        const ictus_tick_events_t **events);
+
+// What the model and its runtime can do, as NUL-terminated JSON; NULL when the engine does not say.
+//
+// Owner: the model, until its release; the same text on every call. Threads: any; one at a time.
+const char *ictus_capability_descriptor(ictus_model_t model);
+
+// Releases a model: its lanes, sequences, pages, threads, and everything it handed out. It waits for a call on another thread to
+// return. Attached rings and control words are the host's again.
+//
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`: NULL, or released before; `ICTUS_EBUSY`: called from a callback of this model, which goes on
+// living.
+ictus_status ictus_model_free(ictus_model_t model);
+
+// The version of the library as text, for example `0.1.0`; `ICTUS_VERSION` is that of the header. Never NULL.
+//
+// Owner: the library, for ever. Threads: any.
+const char *ictus_version(void);
+
+// Hash of the layouts of all records and the values of all constants of tick schema draft 7 in the library; `ICTUS_ABI_HASH` is
+// that of the header. When the two are equal, library and host agree on every byte.
+//
+// It is XXH3-64 of the file `tests/abi-layout.tsv` of the source. Threads: any.
+uint64_t ictus_abi_hash(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* ICTUS_H */
