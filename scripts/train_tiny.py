@@ -1,14 +1,19 @@
 """Trains the default model, models/ictus-tiny.gguf, on the stories of stories.py.
 
 A Llama: RMSNorm, rotary embedding on adjacent pairs, grouped-query attention, SwiGLU, tied embedding. Each row
-of a batch starts with <|begin|> and holds stories one after the other, and a token attends to its own story. What
+of a batch starts with <|begin|> and holds texts one after the other, and a token attends to its own text. What
 a step sees depends on the key and its number only, so a run that was stopped and resumed is the run that never
-stopped. The learning rate warms up, stays, and falls linearly to zero over the last `--decay` steps; the last
-quarter of those trains on rows of the full context length, where a token attends to the earlier stories too.
+stopped. First come short rows of primer text, which teach it to look names up, then stories. The learning rate
+warms up, stays, and falls linearly to zero over the last `--decay` steps; the last quarter of those trains on rows
+of the full context length, where a token attends to the earlier stories too.
 
-    python3 train_tiny.py --steps 3000 --decay 900 --checkpoint tiny.npz --out ../models/ictus-tiny.gguf
+    python3 train_tiny.py --steps 2000 --decay 700 --checkpoint tiny.npz --out ../models/ictus-tiny.gguf
 
 Needs numpy and jax (CPU). One thread.
+
+# Source
+arXiv 2307.09288 (Llama 2), 2002.05202 (SwiGLU), 2104.09864 (rotary embedding), 1412.6980 (Adam), 2502.16982 (Muon
+with the step size of Adam); K. Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024).
 """
 
 import argparse
@@ -219,8 +224,8 @@ def sample_logits(params, ids, position):
 
 def main():
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    args.add_argument("--steps", type=int, default=3000)
-    args.add_argument("--decay", type=int, default=900)
+    args.add_argument("--steps", type=int, default=2000)
+    args.add_argument("--decay", type=int, default=700)
     args.add_argument("--checkpoint", default="tiny.npz")
     args.add_argument("--out", default="ictus-tiny.gguf")
     args.add_argument("--every", type=int, default=200, help="steps between checks, checkpoints and samples")
