@@ -11,6 +11,7 @@ pub mod engine;
 pub mod executor;
 pub mod kv;
 pub mod model;
+pub mod open;
 pub mod record;
 pub mod ring;
 pub mod runtime;
@@ -18,3 +19,5 @@ pub mod sample;
 pub mod tensor;
 pub mod testing;
 pub mod tokenizer;
+
+pub use open::{Device, Error, MemoryPlan, Model, ModelOptions, Progress};

@@ -1,0 +1,82 @@
+//! A host that only measures: every tick is timed by the caller's clock.
+
+use std::path::Path;
+use std::time::Instant;
+
+use ictus::engine::{Engine, PlanBuilder};
+use ictus::ring::MemoryRings;
+use ictus::{Model, ModelOptions};
+
+pub type Failure = Box<dyn std::error::Error>;
+
+/// The token ids of a prompt: fixed, spread over the vocabulary, the same as the peer's bench feeds.
+pub fn tokens(count: usize, vocab: u32, seed: u32) -> Vec<u32> {
+    let mut x = seed.wrapping_mul(2_654_435_761);
+    let span = vocab.saturating_sub(2000).max(1);
+    let first = 1000.min(vocab - 1);
+    let next = |_| {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (first + (x >> 8) % span).min(vocab - 1)
+    };
+    (0..count).map(next).collect()
+}
+
+/// One model, one engine.
+pub struct Host {
+    engine: Box<dyn Engine + Send>,
+    rings: MemoryRings,
+    vocab: u32,
+    seq: u64,
+}
+
+impl Host {
+    pub fn open(path: &Path, options: &ModelOptions) -> Result<Self, Failure> {
+        let model = Model::open(path, options)?;
+        let vocab = u32::try_from(model.config().vocab)?;
+        Ok(Self { engine: model.engine()?, rings: MemoryRings::new(), vocab, seq: 0 })
+    }
+
+    pub fn vocab(&self) -> u32 {
+        self.vocab
+    }
+
+    fn plan(&mut self) -> PlanBuilder {
+        self.seq += 1;
+        PlanBuilder::new(self.seq).prefill_budget(u32::MAX).max_decode_lanes(64)
+    }
+
+    /// Runs one plan and answers its seconds; a fault is a failure of the bench.
+    fn tick(&mut self, plan: PlanBuilder) -> Result<f64, Failure> {
+        let (plan, arena) = plan.build();
+        let started = Instant::now();
+        let events = self.engine.tick(&plan, &arena, &mut self.rings)?;
+        let seconds = started.elapsed().as_secs_f64();
+        match events.faults.first() {
+            Some(fault) => Err(format!("lane {} faulted with code {}", fault.lane_tag, fault.code).into()),
+            None => Ok(seconds),
+        }
+    }
+
+    /// Admits a lane, runs its whole prompt and picks the first token, in one tick.
+    pub fn prompt(&mut self, tag: u64, prompt: &[u32]) -> Result<f64, Failure> {
+        let staged = self.rings.stage_prompt(prompt);
+        let plan = self.plan().admit(tag, staged).prefill(tag, 0, prompt.len() as u32).decode(tag, 1);
+        self.tick(plan)
+    }
+
+    /// `steps` ticks of one token for each lane.
+    pub fn steps(&mut self, tags: &[u64], steps: usize) -> Result<f64, Failure> {
+        let mut seconds = 0.0;
+        for _ in 0..steps {
+            let plan = tags.iter().fold(self.plan(), |plan, &tag| plan.decode(tag, 1));
+            seconds += self.tick(plan)?;
+        }
+        Ok(seconds)
+    }
+
+    pub fn retire(&mut self, tags: &[u64]) -> Result<(), Failure> {
+        let plan = tags.iter().fold(self.plan(), |plan, &tag| plan.retire(tag, false));
+        self.tick(plan)?;
+        Ok(())
+    }
+}
