@@ -6,9 +6,9 @@ mod models;
 
 use std::time::Instant;
 
-use models::{GEMMA3, SMOLLM2};
 use ictus::checkpoint::Checkpoint;
 use ictus::tokenizer::{DecodeOptions, EncodeOptions, TokenStream, Tokenizer};
+use models::{GEMMA3, SMOLLM2};
 use serde_json::Value;
 
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };

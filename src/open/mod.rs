@@ -2,7 +2,7 @@
 //! A model file becomes an engine.
 //!
 //! ```text
-//! path -> Checkpoint (mapped, checked) -> Tokenizer -> Model -> engine(): pool, activations -> dyn Engine
+//! path -> Checkpoint (mapped, checked) -> Tokenizer, ChatTemplate -> Model -> engine(): pool, activations -> dyn Engine
 //! ```
 //! A [`Model`] is immutable and shared: each engine made from it has its own pages, lanes and threads, and reads the same mapped
 //! weights.
@@ -27,6 +27,7 @@ use std::sync::Arc;
 use self::options::Resolved;
 use crate::backend::BackendError;
 use crate::backend::cpu::CpuBackend;
+use crate::chat::{ChatError, ChatTemplate};
 use crate::checkpoint::{Checkpoint, ModelConfig, SamplingDefaults};
 use crate::engine::Engine;
 use crate::executor::Executor;
@@ -53,7 +54,7 @@ impl Progress {
 /// Told how far opening has come; breaking off ends it with [`Error::Cancelled`].
 pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
-/// An opened model: weights and tokenizer. Cheap to clone; clones share everything.
+/// An opened model: weights, tokenizer, templates. Cheap to clone; clones share everything.
 #[derive(Clone, Debug)]
 pub struct Model {
     inner: Arc<Inner>,
@@ -144,6 +145,15 @@ impl Model {
     /// The tokenizer of the model.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.inner.tokenizer
+    }
+
+    /// The chat template, compiled; none when the model has none.
+    ///
+    /// # Errors
+    /// The template is not Jinja; everything else of the model works.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, ChatError> {
+        let source = self.inner.checkpoint.chat_template();
+        source.map(|source| ChatTemplate::for_model(source, &self.inner.tokenizer)).transpose()
     }
 
     /// The numbers of the architecture.
