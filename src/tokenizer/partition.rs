@@ -160,8 +160,8 @@ impl Specials {
     fn resolve(&self, bytes: &[u8], cluster: &Cluster, taken: &mut Vec<(usize, u32, usize)>) {
         let mut ranks = cluster.ranks.clone();
         ranks.sort_unstable();
-        let mut free = Vec::from([cluster.start..cluster.end]);
-        let mut left = Vec::new();
+        let (mut free, mut left) = (Vec::new(), Vec::new());
+        free.push(cluster.start..cluster.end);
         for rank in ranks {
             let special = &self.sorted[self.by_rank[rank as usize] as usize];
             let len = special.text.len();
