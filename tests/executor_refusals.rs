@@ -176,17 +176,23 @@ fn outside(array: &mut Array) {
     array.data = array.data.wrapping_byte_add(1 << 20);
 }
 
+/// An empty array may not be misaligned either.
+fn crooked(array: &mut Array) {
+    array.data = array.data.wrapping_byte_add(4);
+    array.count = 0;
+}
+
 /// All defects, in the order in which the contract checks for them.
 const DEFECTS: &[Defect] = &[
     defect("T-10", Status::RejectBadStruct, "", |d| d.spoil.push(|plan| plan.struct_size = 151)),
     defect("T-11 admits", Status::RejectBadStride, "", |d| d.spoil.push(|plan| plan.admits.elem_size = 135)),
     defect("T-11 commits", Status::RejectBadAlignment, "", |d| {
-        d.spoil.push(|plan| plan.commits.data = plan.commits.data.wrapping_byte_add(4));
+        d.spoil.push(|plan| crooked(&mut plan.commits));
     }),
     defect("T-11 prefills", Status::RejectBounds, "", |d| d.spoil.push(|plan| outside(&mut plan.prefills))),
     defect("T-11 decodes", Status::RejectBadStride, "", |d| d.spoil.push(|plan| plan.decodes.elem_size = 8)),
     defect("T-11 retires", Status::RejectBadAlignment, "", |d| {
-        d.spoil.push(|plan| plan.retires.data = core::ptr::null());
+        d.spoil.push(|plan| crooked(&mut plan.retires));
     }),
     defect("T-11 victims", Status::RejectBounds, "", |d| {
         d.spoil.push(|plan| outside(&mut plan.shed_policy.victim_lanes));

@@ -71,12 +71,12 @@ impl<R: Runtime> Engine for Executor<R> {
         memory: &dyn Memory,
     ) -> Result<&StrategyGrant, Status> {
         self.check_whole()?;
-        registration.artifacts.elements::<Artifact>(memory)?;
-        registration.taps.elements::<TapSpec>(memory)?;
-        for capability in registration.capabilities.elements::<CapabilityReq>(memory)? {
-            capability.params.elements::<u8>(memory)?;
+        registration.artifacts.elements_within::<Artifact>(memory)?;
+        registration.taps.elements_within::<TapSpec>(memory)?;
+        for capability in registration.capabilities.elements_within::<CapabilityReq>(memory)? {
+            capability.params.elements_within::<u8>(memory)?;
         }
-        registration.target_archs.elements::<u64>(memory)?;
+        registration.target_archs.elements_within::<u64>(memory)?;
         match self.state.descriptor.verify_rows && self.state.descriptor.truncate_partial {
             true => Err(Status::Unsupported),
             false => Err(Status::RegistrationRefused),

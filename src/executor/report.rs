@@ -51,7 +51,8 @@ fn emit<R: Runtime>(job: &Job, run: &mut Run<'_, R>) {
             return run.fault(job.lane, fault::REF_SPAN_OOB);
         };
         emit.token_ref = reference;
-        emit.n_tokens = reference.count;
+        // A tick grants at most `u16::MAX` tokens.
+        emit.n_tokens = tokens.len() as u32;
     }
     run.events.emits.push(emit);
 }

@@ -137,20 +137,11 @@ fn check_admit<R: Runtime>(
     if party(parties, admit.party)?.standing.is_some() {
         return Err(Status::RejectIllegalCombination);
     }
-    let start = buffers.tokens.len();
-    rings.read_tokens(&record.prompt, &mut buffers.tokens)?;
-    let range = start..buffers.tokens.len();
-    let prompt = buffers.tokens.get(range.clone()).unwrap_or_default();
-    if prompt.is_empty() {
-        return Err(Status::RejectIllegalCombination);
-    }
-    if prompt.iter().any(|&token| token >= state.descriptor.vocab_size) {
-        return Err(Status::RejectBounds);
-    }
+    let range = read_prompt(record, state, rings, &mut buffers.tokens)?;
+    let prompt_len = range.len() as u64;
     if record.sampling > sampling::HOST {
         return Err(Status::RejectIllegalCombination);
     }
-    let prompt_len = prompt.len() as u64;
     if u64::from(record.decode_replay) >= prompt_len {
         return Err(Status::RejectBounds);
     }
@@ -177,6 +168,25 @@ fn check_admit<R: Runtime>(
         prefilled: 0,
         prefill_end,
     })
+}
+
+/// Reads a prompt to the end of `tokens` and says where it lies (T-25 .. T-27).
+fn read_prompt<R: Runtime>(
+    record: &LaneAdmit,
+    state: &State<R>,
+    rings: &dyn Rings,
+    tokens: &mut Vec<u32>,
+) -> Result<Range<usize>, Status> {
+    let start = tokens.len();
+    rings.read_tokens(&record.prompt, tokens)?;
+    let prompt = tokens.get(start..).unwrap_or_default();
+    if prompt.is_empty() {
+        return Err(Status::RejectIllegalCombination);
+    }
+    if prompt.iter().any(|&token| token >= state.descriptor.vocab_size) {
+        return Err(Status::RejectBounds);
+    }
+    Ok(start..tokens.len())
 }
 
 /// One commit (T-40 .. T-44).
