@@ -1,0 +1,140 @@
+//! The `generate` example as a person runs it: flags, JSON, refusals; the answers of the fetched models through the whole engine.
+
+#[path = "common/models.rs"]
+mod models;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use models::{GEMMA3, SMOLLM2};
+use serde_json::Value;
+
+/// Cargo builds the examples beside the tests.
+fn generate(arguments: &[&str]) -> Output {
+    let test = std::env::current_exe().expect("a test knows its path");
+    let folder = test.parent().and_then(Path::parent).expect("tests lie in deps");
+    Command::new(folder.join("examples").join("generate"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(arguments)
+        .output()
+        .expect("the example runs")
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = generate(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one object")
+}
+
+fn golden(name: &str, kind: &str) -> Value {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.{kind}.json"));
+    serde_json::from_slice(&std::fs::read(path).expect("committed")).expect("json")
+}
+
+#[test]
+fn default_run_prints_a_story_and_is_the_same_every_time() {
+    let (one, two) = (generate(&[]), generate(&["--threads", "1"]));
+    assert!(one.status.success());
+    let story = String::from_utf8(one.stdout).expect("text");
+    assert!(story.starts_with("Once upon a time") && story.len() > 200, "{story}");
+    assert_eq!(story.as_bytes(), two.stdout);
+}
+
+#[test]
+fn seed_names_the_draws() {
+    let run = |seed| json(&["--json", "--temperature", "0.9", "--top-p", "0.95", "--max-tokens", "40", "--seed", seed]);
+    let (one, same, other) = (run("1"), run("1"), run("2"));
+    assert_eq!(one["tokens"], same["tokens"]);
+    assert_ne!(one["tokens"], other["tokens"]);
+}
+
+#[test]
+fn json_has_the_documented_members() {
+    let object = json(&["--json", "--max-tokens", "5", "--logprobs", "3", "--ignore-eos"]);
+    assert_eq!(object["tokens"].as_array().map(Vec::len), Some(5));
+    assert_eq!(object["finish"], "length");
+    assert!(object["text"].is_string() && object["prompt_tokens"].is_array());
+    for number in ["load_ms", "prefill_tok_s", "decode_tok_s"] {
+        assert!(object[number].as_f64().is_some_and(|number| number > 0.0), "{number}");
+    }
+    let logprobs = object["logprobs"].as_array().expect("a list");
+    assert_eq!(logprobs.len(), 5);
+    for (record, token) in logprobs.iter().zip(object["tokens"].as_array().expect("a list")) {
+        // Greedy: the token is the first of its alternatives.
+        assert_eq!((&record["token"], &record["top"][0][0]), (token, token));
+        assert_eq!(record["top"].as_array().map(Vec::len), Some(3));
+        assert!(record["logprob"].as_f64().is_some_and(|logprob| logprob <= 0.0));
+    }
+}
+
+#[test]
+fn refusals_say_what_is_wrong_and_exit_with_1() {
+    let cases: [(&[&str], &str); 7] = [
+        (&["--no-such-flag"], "usage"),
+        (&["--model", "nowhere.gguf"], "nowhere.gguf"),
+        (&["--device", "cuda"], "no device"),
+        (&["--device", "abacus"], "abacus"),
+        (&["--threads", "100000"], "threads"),
+        (&["--chat"], "chat template"),
+        (&["--token-ids", "1,x"], "invalid digit"),
+    ];
+    for (arguments, reason) in cases {
+        for _ in 0..2 {
+            let output = generate(arguments);
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(stderr.contains(reason), "{arguments:?}: {stderr}");
+            assert!(output.stdout.is_empty());
+        }
+    }
+}
+
+#[test]
+fn tokenize_prints_the_ids_that_the_model_would_see() {
+    for name in [SMOLLM2, GEMMA3] {
+        let Some(path) = models::find(name) else { continue };
+        let path = path.to_string_lossy().into_owned();
+        let cases = golden(name, "tokenizer");
+        // A zero byte cannot be an argument of a process.
+        let texts = cases["cases"].as_array().expect("a list").iter().step_by(6);
+        for case in texts.filter(|case| !case["text"].as_str().is_some_and(|text| text.contains('\0'))) {
+            let text = case["text"].as_str().expect("a text");
+            let flag = format!("--prompt={text}");
+            assert_eq!(json(&["--model", &path, "--tokenize", &flag]), case["ids_full"], "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_through_the_engine_are_those_of_the_exact_computation() {
+    for name in [SMOLLM2, GEMMA3] {
+        let Some(path) = models::find(name) else { continue };
+        let path = path.to_string_lossy().into_owned();
+        let prompts = golden(name, "logits");
+        for prompt in prompts["prompts"].as_array().expect("a list").iter().take(4) {
+            let ids: Vec<String> = prompt["ids"].as_array().expect("a list").iter().map(|id| id.to_string()).collect();
+            let ids = format!("--token-ids={}", ids.join(","));
+            let exact = &prompt["greedy"]["exact"];
+            let object = json(&["--model", &path, &ids, "--max-tokens=32", "--ignore-eos", "--json"]);
+            let got = object["tokens"].as_array().expect("a list");
+            let margins = exact["margin"].as_array().expect("a list");
+            let sure = margins.iter().position(|margin| margin.as_f64().is_some_and(|margin| margin < 1e-3));
+            let sure = sure.unwrap_or(32).min(32);
+            assert_eq!(got[..sure], exact["ids"].as_array().expect("a list")[..sure], "{name} {}", prompt["name"]);
+        }
+    }
+}
+
+#[test]
+fn chat_puts_the_prompt_into_the_template() {
+    let Some(path) = models::find(SMOLLM2) else { return };
+    let path = path.to_string_lossy().into_owned();
+    let chats = golden(SMOLLM2, "chat");
+    let one_turn = chats["cases"].as_array().expect("a list").iter().find(|case| {
+        let messages = case["messages"].as_array().expect("a list");
+        messages.len() == 1 && messages[0]["role"] == "user"
+    });
+    let case = one_turn.expect("golden has a chat of one user turn");
+    let prompt = format!("--prompt={}", case["messages"][0]["content"].as_str().expect("a text"));
+    assert_eq!(json(&["--model", &path, "--chat", "--tokenize", &prompt]), case["ids"]);
+}
