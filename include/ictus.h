@@ -250,6 +250,26 @@
 #define ICTUS_LOG_WARN 2u
 #define ICTUS_LOG_INFO 3u
 
+/* DEVICE */
+#define ICTUS_DEVICE_CPU 0u
+#define ICTUS_DEVICE_CUDA 1u
+
+/* KV_TYPE */
+#define ICTUS_KV_DEFAULT 0u
+#define ICTUS_KV_F16 1u
+#define ICTUS_KV_F32 2u
+
+/* TEXT_FLAG */
+#define ICTUS_TEXT_ADD_SPECIAL 1u
+#define ICTUS_TEXT_PARSE_SPECIAL 2u
+#define ICTUS_TEXT_SHOW_SPECIAL 4u
+
+/* CHAT_FLAG */
+#define ICTUS_CHAT_GENERATION_PROMPT 1u
+
+/* TOKEN */
+#define ICTUS_NO_TOKEN 4294967295u
+
 
 // 0 or one of `ICTUS_REJECT_*`, `ICTUS_ERR_*`, `ICTUS_NEEDS_REPLAN`, `ICTUS_EBUSY`.
 typedef int32_t ictus_status;
@@ -297,6 +317,83 @@ typedef struct {
     // Fingerprint of the preprocessing.
     uint64_t preprocess_fp;
 } ictus_media_info_t;
+
+// What a host may choose when it opens a model. Zero in a field means its default.
+typedef struct {
+    // The writer's size of this record in bytes; at least 80.
+    uint64_t struct_size;
+    // Where the model runs (`ICTUS_DEVICE_*`).
+    uint32_t device;
+    // Threads that compute, the caller's among them; at most 256. 0 is one per processor.
+    uint32_t threads;
+    // Element type of cached keys and values (`ICTUS_KV_*`). 0 is single precision, which rounds nothing.
+    uint32_t kv_type;
+    // Tokens per page: a power of two up to 1024; 0 is 16.
+    uint32_t page_size_tokens;
+    // Longest sequence, at most what the model was trained for; 0 is that, or 8192 when it is more.
+    uint32_t context_tokens;
+    // Lanes of one decode step, at most 4096; 0 is 64.
+    uint32_t max_lanes;
+    // Tokens in the page pool, rounded up to whole pages, at most 2^31; 0 is four longest sequences.
+    uint64_t pool_tokens;
+    // Prompt tokens of one step, at most 2^20; 0 is 512.
+    uint32_t prefill_step_tokens;
+    // How much is said through `on_log` (`ICTUS_LOG_*`).
+    uint32_t log_level;
+    // Told how far opening has come, on the opening thread; may be NULL. `total_bytes` is 0 while it is not known. Another answer
+    // than 0 breaks off.
+    uint32_t (*on_progress)(void *user, uint64_t done_bytes, uint64_t total_bytes);
+    // Passed to `on_progress` unchanged.
+    void *progress_user;
+    // Told what the model has to say, while it opens and afterwards, as with `ictus_model_log`; may be NULL.
+    void (*on_log)(void *user, uint32_t level, const char *text);
+    // Passed to `on_log` unchanged.
+    void *log_user;
+} ictus_model_options_t;
+
+// The bytes that a model takes.
+typedef struct {
+    // The reader's size of this record in bytes; at least 48.
+    uint64_t struct_size;
+    // Weights that stay in their file; they are mapped, and shared with other models and processes.
+    uint64_t weights_mapped_bytes;
+    // Keys and values of all pages.
+    uint64_t kv_pool_bytes;
+    // Activations.
+    uint64_t activation_bytes;
+    // Free list, reference counts, and the row that tokens are picked from.
+    uint64_t table_bytes;
+    // All of these.
+    uint64_t total_bytes;
+} ictus_model_plan_t;
+
+// What a model is.
+typedef struct {
+    // The reader's size of this record in bytes; at least 40.
+    uint64_t struct_size;
+    // Number of tokens; ids are below it.
+    uint32_t vocab_size;
+    // Longest sequence in tokens.
+    uint32_t context_tokens;
+    // Layers.
+    uint32_t layers;
+    // Width of a hidden state.
+    uint32_t hidden;
+    // Token that begins a text; `ICTUS_NO_TOKEN` when there is none.
+    uint32_t bos_token;
+    // Token that ends a text; `ICTUS_NO_TOKEN` when there is none.
+    uint32_t eos_token;
+    // Token that ends a turn; `ICTUS_NO_TOKEN` when there is none.
+    uint32_t eot_token;
+    // Nonzero: the model wants `bos_token` before a text.
+    uint8_t adds_bos;
+    // Nonzero: the model wants `eos_token` behind a text.
+    uint8_t adds_eos;
+    // Nonzero: the model has a chat template, and it compiles.
+    uint8_t has_chat_template;
+    // Zero; readers ignore it.
+    uint8_t _pad0;
+} ictus_model_info_t;
 
 // Handle of a state operation; never reused, 0 is none.
 typedef uint64_t ictus_op_t;
@@ -460,6 +557,14 @@ typedef struct {
     // Bytes reserved for it.
     uint64_t reserved_bytes;
 } ictus_strategy_grant_t;
+
+// One message of a chat.
+typedef struct {
+    // Who speaks: `system`, `user`, `assistant`, or what else the template knows; NUL-terminated.
+    const char *role;
+    // What they say; NUL-terminated.
+    const char *content;
+} ictus_chat_message_t;
 
 // Everything the host asks of one tick.
 typedef struct {
@@ -1045,6 +1150,36 @@ ictus_status ictus_media_bind(ictus_model_t model,
                               uint64_t media,
                               uint32_t prompt_offset);
 
+// Opens a model and makes an engine of it. Weights stay in their file, mapped: keep the file as it is while the model lives.
+//
+// `path`: a GGUF file or a Hugging Face directory, NUL-terminated. `options` may be NULL: all defaults. `error_text`: where the reason of a
+// failure goes, NUL-terminated and cut to `error_capacity` bytes; NULL with 0 when it is not wanted.
+// Owner: `*model` is the host's, which releases it with `ictus_model_free`. Threads: any; callbacks of the options run on this one.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the file cannot be read), `ICTUS_REJECT_BAD_STRUCT` (it is not a model, or options too short),
+// `ICTUS_REJECT_BOUNDS` (an option), `ICTUS_ERR_OP_UNSUPPORTED` (device, model without a vocabulary), `ICTUS_NEEDS_REPLAN` (memory
+// could not be had, or the weights do not fit the model), `ICTUS_REJECT_BUDGET` (sizes beyond 64 bits), `ICTUS_EBUSY` (the progress
+// callback broke off). Nothing is kept then.
+ictus_status ictus_model_open(const char *path,
+                              const ictus_model_options_t *options,
+                              char *error_text,
+                              uint64_t error_capacity,
+                              ictus_model_t *model);
+
+// What a model would take with these options, in bytes, from its description alone: no weight is read, nothing is allocated.
+//
+// Set `plan->struct_size` before the call. The rest as `ictus_model_open`; no callback is called.
+ictus_status ictus_model_plan(const char *path,
+                              const ictus_model_options_t *options,
+                              char *error_text,
+                              uint64_t error_capacity,
+                              ictus_model_plan_t *plan);
+
+// What the model is. Set `info->struct_size` before the call.
+//
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_model_info(ictus_model_t model,
+                              ictus_model_info_t *info);
+
 // Where an operation stands. When `ICTUS_OP_DONE` is reported the bytes of an export lie in its destination.
 //
 // `*op_status` is filled whole, `struct_size` included. Threads: any; one at a time.
@@ -1327,6 +1462,96 @@ const char *ictus_status_text(int32_t status);
 ictus_status ictus_strategy_register(ictus_model_t model,
                                      const ictus_strategy_registration_t *registration,
                                      const ictus_strategy_grant_t **grant);
+
+// The tokens of a text.
+//
+// `text`: `text_bytes` bytes of UTF-8, which need no NUL. `flags`: `ICTUS_TEXT_ADD_SPECIAL`, `ICTUS_TEXT_PARSE_SPECIAL`.
+// `*n_tokens` is their number, written also when the buffer is too small: a first call with capacity 0 measures.
+// Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (`tokens` is as before), `ICTUS_REJECT_BAD_STRUCT` (not UTF-8), `ICTUS_REJECT_BOUNDS` (flags, or
+// a text too long), `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_model_tokenize(ictus_model_t model,
+                                  const char *text,
+                                  uint64_t text_bytes,
+                                  uint32_t flags,
+                                  uint32_t *tokens,
+                                  uint64_t capacity,
+                                  uint64_t *n_tokens);
+
+// The text of tokens, from the start of a text. A token may end inside a character, so the bytes need not be UTF-8; `ictus_text_push`
+// never cuts one.
+//
+// `flags`: `ICTUS_TEXT_SHOW_SPECIAL`. A NUL follows the text and needs room; `*text_bytes` does not count it, and is written also when
+// the buffer is too small. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (`text` is as before), `ICTUS_REJECT_BOUNDS` (flags, or a token outside the vocabulary),
+// `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_model_detokenize(ictus_model_t model,
+                                    const uint32_t *tokens,
+                                    uint64_t n_tokens,
+                                    uint32_t flags,
+                                    char *text,
+                                    uint64_t capacity,
+                                    uint64_t *text_bytes);
+
+// Whether a token ends a text: `*is_end` is 1 or 0. A token outside the vocabulary does not.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_model_is_end(ictus_model_t model, uint32_t token, uint32_t *is_end);
+
+// Begins a text that grows token by token, as the continuation of a prompt. It keeps the bytes of a character that is not complete.
+//
+// `flags`: `ICTUS_TEXT_SHOW_SPECIAL`.
+// Owner: `*text` is the host's, until `ictus_text_end`; the model's release ends it too. It is not 0, and no number comes twice.
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BOUNDS` (flags), `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_text_begin(ictus_model_t model,
+                              uint32_t flags,
+                              uint64_t *text);
+
+// Appends a token and gives the text that is certain now and was not before, in whole characters; often none.
+//
+// A NUL follows the text and needs room; `*piece_bytes` does not count it, and is written also when the buffer is too small.
+// Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL`, `ICTUS_REJECT_BOUNDS` (a token outside the vocabulary), `ICTUS_ERR_UNKNOWN_HANDLE` (no such text).
+// The text is as before then, and the token may be pushed again.
+ictus_status ictus_text_push(ictus_model_t model,
+                             uint64_t text,
+                             uint32_t token,
+                             char *piece,
+                             uint64_t capacity,
+                             uint64_t *piece_bytes);
+
+// Ends a text and gives what is left of it: U+FFFD when it ended inside a character, else nothing.
+//
+// The buffer as with `ictus_text_push`; four bytes are enough. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (it goes on), `ICTUS_ERR_UNKNOWN_HANDLE` (no such text).
+ictus_status ictus_text_end(ictus_model_t model, uint64_t text, char *piece, uint64_t capacity, uint64_t *piece_bytes);
+
+// The prompt of a chat as text, by the model's template.
+//
+// `flags`: `ICTUS_CHAT_GENERATION_PROMPT`. `now_unix_s`: the time for templates that write a date, in seconds since 1970; negative when
+// they shall not. The buffer as with `ictus_model_detokenize`. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (`prompt` is as before), `ICTUS_REJECT_BAD_STRUCT` (the template refuses these messages, or a
+// text is not UTF-8), `ICTUS_REJECT_BOUNDS` (flags), `ICTUS_ERR_OP_UNSUPPORTED` (no template).
+ictus_status ictus_model_chat_text(ictus_model_t model,
+                                   const ictus_chat_message_t *messages,
+                                   uint64_t n_messages,
+                                   uint32_t flags,
+                                   int64_t now_unix_s,
+                                   char *prompt,
+                                   uint64_t capacity,
+                                   uint64_t *prompt_bytes);
+
+// The prompt of a chat as tokens, with the token that begins a text exactly once where the model wants it.
+//
+// The buffer as with `ictus_model_tokenize`; the rest as `ictus_model_chat_text`.
+ictus_status ictus_model_chat_tokens(ictus_model_t model,
+                                     const ictus_chat_message_t *messages,
+                                     uint64_t n_messages,
+                                     uint32_t flags,
+                                     int64_t now_unix_s,
+                                     uint32_t *tokens,
+                                     uint64_t capacity,
+                                     uint64_t *n_tokens);
 
 // Runs one plan: the whole of it, or nothing.
 //
@@ -1362,6 +1587,36 @@ const char *ictus_version(void);
 // It is XXH3-64 of the file `tests/abi-layout.tsv` of the source. Threads: any.
 uint64_t ictus_abi_hash(void);
 
+// Opens a model and makes an engine of it. Weights stay in their file, mapped: keep the file as it is while the model lives.
+//
+// `path`: a GGUF file or a Hugging Face directory, NUL-terminated. `options` may be NULL: all defaults. `error_text`: where the reason of a
+// failure goes, NUL-terminated and cut to `error_capacity` bytes; NULL with 0 when it is not wanted.
+// Owner: `*model` is the host's, which releases it with `ictus_model_free`. Threads: any; callbacks of the options run on this one.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the file cannot be read), `ICTUS_REJECT_BAD_STRUCT` (it is not a model, or options too short),
+// `ICTUS_REJECT_BOUNDS` (an option), `ICTUS_ERR_OP_UNSUPPORTED` (device, model without a vocabulary), `ICTUS_NEEDS_REPLAN` (memory
+// could not be had, or the weights do not fit the model), `ICTUS_REJECT_BUDGET` (sizes beyond 64 bits), `ICTUS_EBUSY` (the progress
+// callback broke off). Nothing is kept then.
+ictus_status ictus_model_open(const char *path,
+                              const ictus_model_options_t *options,
+                              char *error_text,
+                              uint64_t error_capacity,
+                              ictus_model_t *model);
+
+// What a model would take with these options, in bytes, from its description alone: no weight is read, nothing is allocated.
+//
+// Set `plan->struct_size` before the call. The rest as `ictus_model_open`; no callback is called.
+ictus_status ictus_model_plan(const char *path,
+                              const ictus_model_options_t *options,
+                              char *error_text,
+                              uint64_t error_capacity,
+                              ictus_model_plan_t *plan);
+
+// What the model is. Set `info->struct_size` before the call.
+//
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_model_info(ictus_model_t model,
+                              ictus_model_info_t *info);
+
 // Where an operation stands. When `ICTUS_OP_DONE` is reported the bytes of an export lie in its destination.
 //
 // `*op_status` is filled whole, `struct_size` included. Threads: any; one at a time.
@@ -1644,6 +1899,96 @@ const char *ictus_status_text(int32_t status);
 ictus_status ictus_strategy_register(ictus_model_t model,
                                      const ictus_strategy_registration_t *registration,
                                      const ictus_strategy_grant_t **grant);
+
+// The tokens of a text.
+//
+// `text`: `text_bytes` bytes of UTF-8, which need no NUL. `flags`: `ICTUS_TEXT_ADD_SPECIAL`, `ICTUS_TEXT_PARSE_SPECIAL`.
+// `*n_tokens` is their number, written also when the buffer is too small: a first call with capacity 0 measures.
+// Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (`tokens` is as before), `ICTUS_REJECT_BAD_STRUCT` (not UTF-8), `ICTUS_REJECT_BOUNDS` (flags, or
+// a text too long), `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_model_tokenize(ictus_model_t model,
+                                  const char *text,
+                                  uint64_t text_bytes,
+                                  uint32_t flags,
+                                  uint32_t *tokens,
+                                  uint64_t capacity,
+                                  uint64_t *n_tokens);
+
+// The text of tokens, from the start of a text. A token may end inside a character, so the bytes need not be UTF-8; `ictus_text_push`
+// never cuts one.
+//
+// `flags`: `ICTUS_TEXT_SHOW_SPECIAL`. A NUL follows the text and needs room; `*text_bytes` does not count it, and is written also when
+// the buffer is too small. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (`text` is as before), `ICTUS_REJECT_BOUNDS` (flags, or a token outside the vocabulary),
+// `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_model_detokenize(ictus_model_t model,
+                                    const uint32_t *tokens,
+                                    uint64_t n_tokens,
+                                    uint32_t flags,
+                                    char *text,
+                                    uint64_t capacity,
+                                    uint64_t *text_bytes);
+
+// Whether a token ends a text: `*is_end` is 1 or 0. A token outside the vocabulary does not.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_model_is_end(ictus_model_t model, uint32_t token, uint32_t *is_end);
+
+// Begins a text that grows token by token, as the continuation of a prompt. It keeps the bytes of a character that is not complete.
+//
+// `flags`: `ICTUS_TEXT_SHOW_SPECIAL`.
+// Owner: `*text` is the host's, until `ictus_text_end`; the model's release ends it too. It is not 0, and no number comes twice.
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BOUNDS` (flags), `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_text_begin(ictus_model_t model,
+                              uint32_t flags,
+                              uint64_t *text);
+
+// Appends a token and gives the text that is certain now and was not before, in whole characters; often none.
+//
+// A NUL follows the text and needs room; `*piece_bytes` does not count it, and is written also when the buffer is too small.
+// Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL`, `ICTUS_REJECT_BOUNDS` (a token outside the vocabulary), `ICTUS_ERR_UNKNOWN_HANDLE` (no such text).
+// The text is as before then, and the token may be pushed again.
+ictus_status ictus_text_push(ictus_model_t model,
+                             uint64_t text,
+                             uint32_t token,
+                             char *piece,
+                             uint64_t capacity,
+                             uint64_t *piece_bytes);
+
+// Ends a text and gives what is left of it: U+FFFD when it ended inside a character, else nothing.
+//
+// The buffer as with `ictus_text_push`; four bytes are enough. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (it goes on), `ICTUS_ERR_UNKNOWN_HANDLE` (no such text).
+ictus_status ictus_text_end(ictus_model_t model, uint64_t text, char *piece, uint64_t capacity, uint64_t *piece_bytes);
+
+// The prompt of a chat as text, by the model's template.
+//
+// `flags`: `ICTUS_CHAT_GENERATION_PROMPT`. `now_unix_s`: the time for templates that write a date, in seconds since 1970; negative when
+// they shall not. The buffer as with `ictus_model_detokenize`. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_BUFFER_TOO_SMALL` (`prompt` is as before), `ICTUS_REJECT_BAD_STRUCT` (the template refuses these messages, or a
+// text is not UTF-8), `ICTUS_REJECT_BOUNDS` (flags), `ICTUS_ERR_OP_UNSUPPORTED` (no template).
+ictus_status ictus_model_chat_text(ictus_model_t model,
+                                   const ictus_chat_message_t *messages,
+                                   uint64_t n_messages,
+                                   uint32_t flags,
+                                   int64_t now_unix_s,
+                                   char *prompt,
+                                   uint64_t capacity,
+                                   uint64_t *prompt_bytes);
+
+// The prompt of a chat as tokens, with the token that begins a text exactly once where the model wants it.
+//
+// The buffer as with `ictus_model_tokenize`; the rest as `ictus_model_chat_text`.
+ictus_status ictus_model_chat_tokens(ictus_model_t model,
+                                     const ictus_chat_message_t *messages,
+                                     uint64_t n_messages,
+                                     uint32_t flags,
+                                     int64_t now_unix_s,
+                                     uint32_t *tokens,
+                                     uint64_t capacity,
+                                     uint64_t *n_tokens);
 
 // Runs one plan: the whole of it, or nothing.
 //

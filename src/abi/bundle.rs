@@ -18,7 +18,9 @@ use super::handle::{self, OpaqueSequence};
 use super::log::Log;
 use super::ops::Exports;
 use super::ring::OwnedControl;
+use super::text::Texts;
 use crate::engine::{Engine, SeqHandle};
+use crate::open::Model;
 use crate::record::Status;
 use crate::ring::{SharedRing, SharedRings};
 
@@ -47,6 +49,8 @@ pub(super) struct Bundle {
 pub(super) struct Inside {
     pub(super) number: usize,
     pub(super) engine: Box<dyn Engine + Send>,
+    model: Option<Model>,
+    pub(super) texts: Texts,
     pub(super) rings: SharedRings,
     /// The host's end of token-in, when the model keeps the rings.
     pub(super) prompts: Option<SharedRing>,
@@ -107,7 +111,13 @@ impl Sequences {
 ///
 /// What belongs to model files (tokenizer, chat template) answers `Unsupported` on it.
 pub fn adopt_engine(engine: Box<dyn Engine + Send>) -> ModelHandle {
-    core::ptr::without_provenance_mut(handle::insert_model(|number| Bundle::new(number, engine, Log::silent())))
+    insert(engine, None, Log::silent())
+}
+
+/// Makes a handle around an engine and the model that it runs.
+pub(super) fn insert(engine: Box<dyn Engine + Send>, model: Option<Model>, log: Log) -> ModelHandle {
+    let number = handle::insert_model(|number| Bundle::new(number, engine, model, log));
+    core::ptr::without_provenance_mut(number)
 }
 
 /// As it crosses the boundary.
@@ -133,11 +143,13 @@ impl Drop for Stay<'_> {
 }
 
 impl Bundle {
-    pub(super) fn new(number: usize, engine: Box<dyn Engine + Send>, log: Log) -> Self {
+    fn new(number: usize, engine: Box<dyn Engine + Send>, model: Option<Model>, log: Log) -> Self {
         let control = Arc::new(OwnedControl::default());
         let inside = Inside {
             number,
             engine,
+            model,
+            texts: Texts::default(),
             rings: SharedRings::new(),
             prompts: None,
             control: Arc::clone(&control),
@@ -177,10 +189,7 @@ impl Bundle {
     }
 
     fn note(&self, call: &str, failure: &Failure, log: Option<&Log>) {
-        let text = match &failure.detail {
-            Some(detail) => format!("{call}: {detail}: {}", failure.status),
-            None => format!("{call}: {}: {}", super::status::meaning(failure.status).to_string_lossy(), failure.status),
-        };
+        let text = format!("{call}: {failure}");
         if let Some(log) = log {
             log.failure(failure.status, &text);
         }
@@ -237,14 +246,10 @@ pub(super) fn sequence_status(
 
 /// A call that any thread may make while another one is inside.
 pub(super) fn beside(model: ModelHandle, body: impl FnOnce(&Bundle) -> Outcome<()>) -> StatusCode {
-    let bundle = match handle::model(model.addr()) {
-        Ok(bundle) => bundle,
-        Err(status) => return status.code(),
-    };
-    match contain(|| body(&bundle)) {
-        Ok(outcome) => code(outcome.map_err(|failure| failure.status)),
-        Err(_) => Status::Fatal.code(),
-    }
+    code(handle::model(model.addr()).and_then(|bundle| {
+        let outcome = contain(|| body(&bundle)).unwrap_or(Err(Status::Fatal.into()));
+        outcome.map_err(|failure| failure.status)
+    }))
 }
 
 /// Releases a model.
@@ -266,6 +271,11 @@ fn code(result: Result<(), Status>) -> StatusCode {
 }
 
 impl Inside {
+    /// The model behind the engine.
+    pub(super) fn model(&self) -> Outcome<&Model> {
+        self.model.as_ref().ok_or_else(|| Failure::new(Status::Unsupported, "this engine came without a model file"))
+    }
+
     /// The engine-owned JSON text of the capability descriptor; constant while the model lives.
     pub(super) fn descriptor(&self) -> Option<&CStr> {
         let text = || self.engine.capability_descriptor().and_then(|text| CString::new(text).ok());

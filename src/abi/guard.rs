@@ -28,6 +28,26 @@ impl Failure {
     pub(super) fn new(status: Status, detail: impl core::fmt::Display) -> Self {
         Self { status, detail: Some(detail.to_string()) }
     }
+
+    /// A status with an error and all that caused it.
+    pub(super) fn because(status: Status, error: &dyn core::error::Error) -> Self {
+        let mut detail = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            detail = format!("{detail}: {error}");
+            cause = error.source();
+        }
+        Self { status, detail: Some(detail) }
+    }
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match &self.detail {
+            Some(detail) => write!(f, "{detail} [{}]", self.status),
+            None => write!(f, "{} [{}]", super::status::meaning(self.status).to_string_lossy(), self.status),
+        }
+    }
 }
 
 impl From<Status> for Failure {
@@ -88,6 +108,46 @@ pub(super) unsafe fn out<T>(target: *mut T) -> Result<Out<T>, Status> {
         return Err(Status::RejectBadAlignment);
     }
     Ok(Out(target))
+}
+
+/// Where an output record goes that the caller may know shorter or longer than we do.
+#[derive(Debug)]
+pub(super) struct SizedOut<T> {
+    target: NonNull<T>,
+    bytes: usize,
+}
+
+impl<T: Record> SizedOut<T> {
+    /// How many bytes will be written; what the caller knows beyond stays as it is.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Writes the part of the record that the caller knows.
+    pub(super) fn set(&self, value: T) {
+        // SAFETY:
+        // - The target is valid for `bytes` writes: the caller said so in its `struct_size`, which `sized_out` read.
+        // - `bytes` is at most the size of `value`; a record has no padding, so all of them are initialised.
+        unsafe {
+            core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), self.target.as_ptr().cast(), self.bytes)
+        };
+    }
+}
+
+/// Checks the pointer of an output record that begins with the size at which its reader knows it.
+///
+/// # Safety
+/// `target`, when not NULL, is valid for a read of 8 bytes, and for writes of as many as those say, until the end of the call.
+pub(super) unsafe fn sized_out<T: Record>(target: *mut T) -> Result<SizedOut<T>, Status> {
+    check(target.cast_const())?;
+    let target = NonNull::new(target).ok_or(Status::RejectBadStruct)?;
+    // SAFETY: aligned and not null (checked above), valid for 8 bytes (promised).
+    let struct_size = unsafe { target.cast::<u64>().read() };
+    if struct_size < T::MIN_PREFIX as u64 {
+        return Err(Status::RejectBadStruct);
+    }
+    let bytes = usize::try_from(struct_size).unwrap_or(usize::MAX).min(size_of::<T>());
+    Ok(SizedOut { target, bytes })
 }
 
 /// Reads a top-level record by its writer's size.
@@ -165,6 +225,18 @@ impl<T: Copy> Buffer<T> {
         // - They do not overlap: the values are ours, the target is the caller's.
         unsafe { core::ptr::copy_nonoverlapping(values.as_ptr(), self.target.as_ptr(), values.len()) };
         Ok(())
+    }
+}
+
+impl Buffer<u8> {
+    /// As much of a text as fits, cut between characters, and a NUL.
+    pub(super) fn fill_text(&self, text: &str) {
+        let Some(room) = self.capacity.checked_sub(1) else { return };
+        let end = (0..=room.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        let mut bytes = text.as_bytes().get(..end).unwrap_or_default().to_vec();
+        bytes.push(0);
+        // It fits: `end` is at most `room`.
+        let _ = self.fill(&bytes);
     }
 }
 

@@ -29,6 +29,7 @@ mod handle;
 pub mod layout;
 mod log;
 mod media;
+mod model;
 mod ops;
 mod ring;
 mod sampling;
@@ -37,6 +38,7 @@ mod sequence;
 mod space;
 mod status;
 mod strategy;
+mod text;
 mod tick;
 mod version;
 
@@ -45,6 +47,7 @@ pub use cache::{ictus_cache_evict, ictus_cache_evict_entries, ictus_unpublish};
 pub use handle::OpaqueSequence;
 pub use log::{LogFn, ictus_model_last_error, ictus_model_log};
 pub use media::{ictus_media_bind, ictus_media_encode, ictus_media_probe, ictus_media_release};
+pub use model::{ModelInfo, ModelPlan, OpenOptions, ictus_model_info, ictus_model_open, ictus_model_plan};
 pub use ops::{ictus_op_cancel, ictus_op_poll};
 pub use ring::{
     RingShape, ictus_control_attach, ictus_model_read_logits, ictus_model_read_tokens, ictus_model_rings_create,
@@ -65,5 +68,9 @@ pub use space::{
 };
 pub use status::ictus_status_text;
 pub use strategy::ictus_strategy_register;
+pub use text::{
+    ChatMessage, ictus_model_chat_text, ictus_model_chat_tokens, ictus_model_detokenize, ictus_model_is_end,
+    ictus_model_tokenize, ictus_text_begin, ictus_text_end, ictus_text_push,
+};
 pub use tick::{ictus_capability_descriptor, ictus_model_free, ictus_tick};
 pub use version::{ictus_abi_hash, ictus_version};
