@@ -1,205 +1,127 @@
-//! Eight lanes of f32, and the instruction sets that have them.
+#![forbid(unsafe_code)]
+//! The vector operations that kernels are written in.
 //!
-//! A kernel is written once over [`Simd`] and compiled once per instruction set by [`per_isa`]; [`Isa`] picks the instance, once, when
-//! the backend is made.
+//! A kernel is an [`Op`]: a struct with its arguments and one generic function over [`Simd`]. An instruction set is a token that
+//! implements [`Simd`]; [`Simd::run`] compiles an operation for it. All functions that a kernel is made of are
+//! `#[inline(always)]`, closures are avoided in loops: code only gets the instruction set of the function it is inlined into.
 //!
 //! # Invariants
-//! An [`Isa`] other than the portable one exists only where the processor was seen to have it.
+//! - A vector has 8 lanes in every instance, so reductions have one shape: lane `i` sums the elements `i` modulo 8, then the
+//!   lanes are summed as `((0+4)+(2+6)) + ((1+5)+(3+7))`.
+//! - [`Simd::max`] answers its second argument where either is not a number, so `max(bound, x)` keeps a NaN.
 
-/// Eight lanes of f32.
-pub(super) trait Simd: Copy {
-    /// A vector.
+/// Lanes of a vector.
+pub(super) const LANES: usize = 8;
+
+/// A computation that is compiled once per instruction set.
+pub(super) trait Op {
+    /// What it answers.
+    type Output;
+
+    /// The computation; implementations are `#[inline(always)]`.
+    fn run<S: Simd>(self, s: S) -> Self::Output;
+}
+
+/// An instruction set; a value of it is the proof that this processor has it.
+pub(super) trait Simd: Copy + Send + Sync {
+    /// 8 x f32.
     type V: Copy;
-    /// All lanes zero.
-    fn zero() -> Self::V;
-    /// All lanes `x`.
-    fn splat(x: f32) -> Self::V;
-    /// The lanes from memory.
-    fn load(from: &[f32; 8]) -> Self::V;
-    /// The lanes as an array.
-    fn lanes(v: Self::V) -> [f32; 8];
-    /// `a * b + c`: fused where the instruction set fuses.
-    fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// A half as a single.
-    fn half(bits: u16) -> f32;
-    /// Eight halves as singles.
-    fn halves(from: &[u16; 8]) -> Self::V;
+    /// 16 bytes.
+    type B: Copy;
+
+    /// Runs an operation compiled for this instruction set.
+    fn run<O: Op>(self, op: O) -> O::Output;
+
+    /// The same number in all lanes.
+    fn splat(self, x: f32) -> Self::V;
+    /// Eight numbers.
+    fn load(self, from: &[f32; 8]) -> Self::V;
+    /// Writes the lanes.
+    fn store(self, v: Self::V, to: &mut [f32; 8]);
+    /// Eight numbers from binary16.
+    fn load_f16(self, from: &[u16; 8]) -> Self::V;
+    /// Writes the lanes as binary16, ties to even.
+    fn store_f16(self, v: Self::V, to: &mut [u16; 8]);
+    /// Eight numbers from bfloat16.
+    fn load_bf16(self, from: &[u16; 8]) -> Self::V;
+    /// One number from binary16.
+    fn half(self, bits: u16) -> f32;
+
+    /// `a + b`
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b`
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once where the instruction set has it and twice elsewhere.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a` where `a > b`, else `b`.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a` where `a < b`, else `b`.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `2^n` for whole `n` in -126 ..= 127.
+    fn pow2(self, n: Self::V) -> Self::V;
+
+    /// The sum of the lanes, in the order of the module's invariant.
+    fn sum(self, v: Self::V) -> f32;
+    /// The sums of four vectors.
+    fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
+    /// The sums of eight vectors, one in each lane.
+    fn sum8(self, v: [Self::V; 8]) -> Self::V;
+
+    /// Sixteen bytes.
+    fn load_bytes(self, from: &[u8; 16]) -> Self::B;
+    /// The same byte sixteen times.
+    fn splat_byte(self, x: u8) -> Self::B;
+    /// `a & b`
+    fn and(self, a: Self::B, b: Self::B) -> Self::B;
+    /// `a | b`
+    fn or(self, a: Self::B, b: Self::B) -> Self::B;
+    /// `a - b` of each byte, wrapping.
+    fn sub_bytes(self, a: Self::B, b: Self::B) -> Self::B;
+    /// 255 where the bytes are equal, else 0.
+    fn equal_bytes(self, a: Self::B, b: Self::B) -> Self::B;
+    /// Each byte shifted right by `n < 8`; zeros come in.
+    fn shr_bytes(self, a: Self::B, n: u32) -> Self::B;
+    /// Each byte shifted left by `n < 8`; zeros come in.
+    fn shl_bytes(self, a: Self::B, n: u32) -> Self::B;
+    /// Byte `i` is 255 where bit `i` is set, else 0.
+    fn bits_to_bytes(self, bits: u16) -> Self::B;
+    /// `table[index]` for each byte of `index`, all below 16.
+    fn lookup(self, table: Self::B, index: Self::B) -> Self::B;
+    /// Unsigned bytes as numbers: bytes 0 .. 8 and 8 .. 16.
+    fn unsigned(self, b: Self::B) -> [Self::V; 2];
+    /// Signed bytes as numbers.
+    fn signed(self, b: Self::B) -> [Self::V; 2];
 }
 
-/// The sum of eight lanes, always in this order.
+/// Up to eight numbers, the rest of the lanes 0.
 #[inline(always)]
-pub(super) fn sum_lanes(v: [f32; 8]) -> f32 {
-    let four = [v[0] + v[4], v[1] + v[5], v[2] + v[6], v[3] + v[7]];
-    (four[0] + four[2]) + (four[1] + four[3])
+pub(super) fn load_part<S: Simd>(s: S, from: &[f32]) -> S::V {
+    let mut lanes = [0.0; LANES];
+    for (lane, &x) in lanes.iter_mut().zip(from) {
+        *lane = x;
+    }
+    s.load(&lanes)
 }
 
-/// What every processor can do.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Portable;
-
-impl Simd for Portable {
-    type V = [f32; 8];
-
-    #[inline(always)]
-    fn zero() -> Self::V {
-        [0.0; 8]
-    }
-
-    #[inline(always)]
-    fn splat(x: f32) -> Self::V {
-        [x; 8]
-    }
-
-    #[inline(always)]
-    fn load(from: &[f32; 8]) -> Self::V {
-        *from
-    }
-
-    #[inline(always)]
-    fn lanes(v: Self::V) -> [f32; 8] {
-        v
-    }
-
-    #[inline(always)]
-    fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        core::array::from_fn(|i| a[i] * b[i] + c[i])
-    }
-
-    #[inline(always)]
-    fn half(bits: u16) -> f32 {
-        half::f16::from_bits(bits).to_f32_const()
-    }
-
-    #[inline(always)]
-    fn halves(from: &[u16; 8]) -> Self::V {
-        from.map(Self::half)
+/// Writes as many lanes as fit.
+#[inline(always)]
+pub(super) fn store_part<S: Simd>(s: S, v: S::V, to: &mut [f32]) {
+    let mut lanes = [0.0; LANES];
+    s.store(v, &mut lanes);
+    for (x, &lane) in to.iter_mut().zip(&lanes) {
+        *x = lane;
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use core::arch::x86_64::*;
-
-    use super::Simd;
-
-    /// AVX2, FMA and F16C. Its functions must be inlined into a function that enables the three.
-    #[derive(Clone, Copy, Debug)]
-    pub(in super::super) struct Avx2;
-
-    // Each block below is one intrinsic. SAFETY, for all of them: the instruction exists on this processor, because kernels over
-    // `Avx2` are reached only through `per_isa`, which matched an `Isa` that was detected.
-    impl Simd for Avx2 {
-        type V = __m256;
-
-        #[inline(always)]
-        fn zero() -> __m256 {
-            // SAFETY: see above.
-            unsafe { _mm256_setzero_ps() }
-        }
-
-        #[inline(always)]
-        fn splat(x: f32) -> __m256 {
-            // SAFETY: see above.
-            unsafe { _mm256_set1_ps(x) }
-        }
-
-        #[inline(always)]
-        fn load(from: &[f32; 8]) -> __m256 {
-            // SAFETY: see above; the array is 32 readable bytes, and the load has no alignment.
-            unsafe { _mm256_loadu_ps(from.as_ptr()) }
-        }
-
-        #[inline(always)]
-        fn lanes(v: __m256) -> [f32; 8] {
-            let mut lanes = [0.0; 8];
-            // SAFETY: see above; the array is 32 writable bytes, and the store has no alignment.
-            unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), v) };
-            lanes
-        }
-
-        #[inline(always)]
-        fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
-            // SAFETY: see above.
-            unsafe { _mm256_fmadd_ps(a, b, c) }
-        }
-
-        #[inline(always)]
-        fn half(bits: u16) -> f32 {
-            // SAFETY: see above.
-            let bits = unsafe { _mm_cvtsi32_si128(i32::from(bits)) };
-            // SAFETY: see above.
-            let single = unsafe { _mm_cvtph_ps(bits) };
-            // SAFETY: see above.
-            unsafe { _mm_cvtss_f32(single) }
-        }
-
-        #[inline(always)]
-        fn halves(from: &[u16; 8]) -> __m256 {
-            // SAFETY: see above; the array is 16 readable bytes, and the load has no alignment.
-            let bits = unsafe { _mm_loadu_si128(from.as_ptr().cast()) };
-            // SAFETY: see above.
-            unsafe { _mm256_cvtph_ps(bits) }
-        }
+/// `N` bytes from `at` on; zeros where the slice ends before, which callers exclude.
+#[inline(always)]
+pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    match bytes.get(at..) {
+        Some(rest) => rest.first_chunk().unwrap_or(&[0; N]),
+        None => &[0; N],
     }
 }
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use x86::Avx2;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Portable,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-}
-
-/// An instruction set that this processor has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Isa(pub(super) Kind);
-
-impl Isa {
-    /// What every processor can do.
-    pub const PORTABLE: Self = Self(Kind::Portable);
-
-    /// The best instruction set of this processor.
-    pub fn detect() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
-            return Self(Kind::Avx2);
-        }
-        Self::PORTABLE
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self.0 {
-            Kind::Portable => "portable",
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => "avx2",
-        }
-    }
-}
-
-/// Compiles a kernel once per instruction set: `name(isa, arguments)` runs the instance of `isa`.
-macro_rules! per_isa {
-    ($(#[$doc:meta])* fn $name:ident = $kernel:ident($($arg:ident: $type:ty),* $(,)?)) => {
-        $(#[$doc])*
-        pub(in super::super) fn $name(isa: crate::backend::cpu::simd::Isa, $($arg: $type),*) {
-            use crate::backend::cpu::simd;
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn avx2($($arg: $type),*) {
-                $kernel::<simd::Avx2>($($arg),*)
-            }
-            match isa.0 {
-                simd::Kind::Portable => $kernel::<simd::Portable>($($arg),*),
-                #[cfg(target_arch = "x86_64")]
-                simd::Kind::Avx2 => {
-                    // SAFETY: an `Isa` of this kind is made by `Isa::detect` alone, after it saw all three features.
-                    unsafe { avx2($($arg),*) }
-                }
-            }
-        }
-    };
-}
-pub(super) use per_isa;

@@ -1,189 +1,248 @@
-//! A small pool of threads for one operation after another.
+//! The threads of a backend: a fixed number, the caller's included.
 //!
-//! The caller publishes an operation of `parts` independent parts; it and the workers claim part after part until none is left.
-//! Workers wait for the next operation with a short spin, since operations follow each other within microseconds, and then sleep: an idle
-//! pool uses no processor.
+//! [`Threads::run`] hands out task numbers in ascending order to whoever is free. One word holds the state of a job:
+//! ```text
+//!  63 .. 32      31     30 .. 0
+//! [generation] [open] [workers inside]
+//! ```
+//! The caller publishes a job by storing a new generation, open, nobody inside. A worker that sees it joins by adding one,
+//! works until there are no tasks, and leaves. The caller works as well, closes the job, and waits until nobody is inside; a worker
+//! that comes later finds it closed. So a job never waits for a thread that sleeps.
 //!
 //! # Invariants
-//! - [`Pool::run`] returns only when every part has run and no worker holds the operation any more.
-//! - Which thread runs a part is not determined, so parts must not depend on it; results never do, because a part writes only its own
-//!   outputs.
-//! - A panic in a part reaches the caller after the others have finished.
+//! - The job is written only while the word is closed with nobody inside, and read only by those inside.
+//! - Which thread runs a task changes nothing of its result: tasks write places of their own.
+//!
+//! # Limits
+//! A worker without work looks for [`SPINS`] rounds (tens of microseconds), then sleeps until the next job.
 
-use std::cell::Cell;
-use std::marker::PhantomData;
+use core::any::Any;
+use core::cell::{Cell, UnsafeCell};
+use core::hint::spin_loop;
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
 
-/// Turns of the spin before a worker sleeps: some tens of microseconds.
-const SPINS: u32 = 3000;
+const OPEN: u64 = 1 << 31;
+const INSIDE: u64 = OPEN - 1;
+/// Rounds of looking before a thread sleeps.
+const SPINS: u32 = 2000;
 
-/// An operation whose lifetime was erased; see [`Pool::run`].
-#[derive(Clone, Copy)]
-struct Operation(*const (dyn Fn(usize) + Sync));
-
-// SAFETY: the pointer is only followed while `Pool::run` keeps the closure borrowed, and the closure is `Sync`.
-unsafe impl Send for Operation {}
+/// What the threads share for one job.
+struct Job {
+    /// The closure, and how to call it with a participant and a task.
+    data: *const (),
+    call: unsafe fn(*const (), usize, usize),
+    tasks: usize,
+    /// Who waits for the end.
+    caller: Option<Thread>,
+}
 
 struct State {
-    /// Counts operations; a worker has seen all up to its own number.
-    number: usize,
-    operation: Option<Operation>,
-    parts: usize,
-    sleepers: usize,
-    stopping: bool,
+    word: AtomicU64,
+    job: UnsafeCell<Job>,
+    next_task: AtomicUsize,
+    caller_sleeps: AtomicBool,
+    stop: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    sleeping: Vec<AtomicBool>,
 }
 
-struct Shared {
-    state: Mutex<State>,
-    wake: Condvar,
-    /// Mirrors `State::number`, for spinning without the lock.
-    number: AtomicUsize,
-    /// The next part to claim.
-    next: AtomicUsize,
-    /// Workers that have not finished the current operation.
-    busy: AtomicUsize,
-    panicked: AtomicBool,
-}
+// SAFETY: the only part that is not safe to share is `job`:
+// - it is written by the caller alone, while the word is closed with nobody inside;
+// - it is read by the caller and by workers inside, who entered by a compare-exchange that acquired the store which opened the job;
+// - `data` points to a closure that is `Sync`, and is used inside the job only, which ends before the closure's borrow does.
+unsafe impl Sync for State {}
+// SAFETY: as for `Sync`; nothing in it belongs to a certain thread.
+unsafe impl Send for State {}
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing under the lock can panic, so a poisoned state is a whole one.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The caller's thread and its workers. Not `Sync`: operations come from one thread at a time.
-pub(super) struct Pool {
-    shared: Arc<Shared>,
+/// The threads. Not `Sync`: jobs come one after another, and a task cannot start one.
+pub(super) struct Threads {
+    state: Arc<State>,
     workers: Vec<JoinHandle<()>>,
     one_caller: PhantomData<Cell<()>>,
 }
 
-impl Pool {
-    /// A pool of `threads` threads, the caller's among them. Where the system refuses a thread there are fewer.
-    pub(super) fn new(threads: usize) -> Self {
-        let state = State { number: 0, operation: None, parts: 0, sleepers: 0, stopping: false };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(state),
-            wake: Condvar::new(),
-            number: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
-            busy: AtomicUsize::new(0),
-            panicked: AtomicBool::new(false),
+impl Threads {
+    /// `count` threads, the caller being one of them, or as many as the system starts; at least one.
+    pub(super) fn new(count: usize) -> Self {
+        unsafe fn nothing(_: *const (), _: usize, _: usize) {}
+        let others = count.saturating_sub(1);
+        let state = Arc::new(State {
+            word: AtomicU64::new(0),
+            job: UnsafeCell::new(Job { data: core::ptr::null(), call: nothing, tasks: 0, caller: None }),
+            next_task: AtomicUsize::new(0),
+            caller_sleeps: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+            sleeping: (0..others).map(|_| AtomicBool::new(false)).collect(),
         });
-        let spawn = |index| {
-            let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name(format!("ictus-cpu-{index}")).spawn(move || work(&shared)).ok()
-        };
-        let workers = (1..threads.max(1)).map_while(spawn).collect();
-        Self { shared, workers, one_caller: PhantomData }
+        let mut threads = Self { state, workers: Vec::with_capacity(others), one_caller: PhantomData };
+        for index in 0..others {
+            let state = Arc::clone(&threads.state);
+            let builder = thread::Builder::new().name(format!("ictus-cpu-{index}"));
+            match builder.spawn(move || state.work(index)) {
+                Ok(worker) => threads.workers.push(worker),
+                Err(_) => break,
+            }
+        }
+        threads
     }
 
-    /// Number of threads.
-    pub(super) fn threads(&self) -> usize {
+    /// How many there are, the caller included.
+    pub(super) fn count(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs `operation(part)` once for every part below `parts`.
-    pub(super) fn run(&self, parts: usize, operation: &(dyn Fn(usize) + Sync)) {
-        if self.workers.is_empty() || parts <= 1 {
-            return (0..parts).for_each(operation);
-        }
-        // SAFETY: only the lifetime changes. The pointer is followed by `claim_all` alone, and this function does not return,
-        // nor unwind, before `busy` says that every worker is done with it.
-        let erased = Operation(unsafe {
-            core::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
-                operation,
-            )
-        });
-        self.publish(erased, parts);
-        let own = catch_unwind(AssertUnwindSafe(|| claim_all(&self.shared, erased, parts)));
-        let mut turns = 0u32;
-        while self.shared.busy.load(Ordering::Acquire) > 0 {
-            turns += 1;
-            // A worker may have lost its processor: leave it ours.
-            if turns > SPINS { std::thread::yield_now() } else { std::hint::spin_loop() }
-        }
-        let theirs = self.shared.panicked.swap(false, Ordering::Relaxed);
-        if let Err(panic) = own {
-            resume_unwind(panic);
-        }
-        assert!(!theirs, "a part of an operation panicked in a worker");
-    }
-
-    fn publish(&self, operation: Operation, parts: usize) {
-        let shared = &self.shared;
-        shared.next.store(0, Ordering::Relaxed);
-        shared.busy.store(self.workers.len(), Ordering::Relaxed);
-        let mut state = shared.lock();
-        state.operation = Some(operation);
-        state.parts = parts;
-        state.number = state.number.wrapping_add(1);
-        shared.number.store(state.number, Ordering::Release);
-        if state.sleepers > 0 {
-            shared.wake.notify_all();
-        }
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.shared.lock().stopping = true;
-        self.shared.number.fetch_add(1, Ordering::Release);
-        self.shared.wake.notify_all();
-        for worker in self.workers.drain(..) {
-            // A worker catches every panic, so joining cannot fail.
-            let _ = worker.join();
-        }
-    }
-}
-
-fn claim_all(shared: &Shared, operation: Operation, parts: usize) {
-    // SAFETY: `Pool::run` keeps the closure alive until this thread has said that it is done.
-    let operation = unsafe { &*operation.0 };
-    loop {
-        let part = shared.next.fetch_add(1, Ordering::Relaxed);
-        if part >= parts {
+    /// Calls `f(participant, task)` for each task below `tasks`, and returns when all are done.
+    ///
+    /// Participants are numbered below [`Threads::count`]; the caller is 0. No two tasks run at the same time as the same participant.
+    ///
+    /// # Panics
+    /// When a task does, after the others have ended.
+    pub(super) fn run<F: Fn(usize, usize) + Sync>(&self, tasks: usize, f: &F) {
+        if tasks <= 1 || self.workers.is_empty() {
+            (0..tasks).for_each(|task| f(0, task));
             return;
         }
-        operation(part);
+        self.publish(tasks, f);
+        let own = catch_unwind(AssertUnwindSafe(|| self.state.tasks(0)));
+        self.state.wait_until_left();
+        let others = self.state.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = own.err().or(others) {
+            resume_unwind(panic);
+        }
+    }
+
+    fn publish<F: Fn(usize, usize) + Sync>(&self, tasks: usize, f: &F) {
+        /// # Safety
+        /// - `data` points to an `F`.
+        unsafe fn call<F: Fn(usize, usize)>(data: *const (), participant: usize, task: usize) {
+            // SAFETY: by the promise of the caller.
+            let f = unsafe { &*data.cast::<F>() };
+            f(participant, task);
+        }
+        let state = &*self.state;
+        let job = Job { data: core::ptr::from_ref(f).cast(), call: call::<F>, tasks, caller: Some(thread::current()) };
+        // SAFETY: the word is closed and nobody is inside: the last job waited for that, and only this thread opens one (not `Sync`).
+        unsafe { *state.job.get() = job };
+        state.next_task.store(0, Ordering::Relaxed);
+        let generation = (state.word.load(Ordering::Relaxed) >> 32).wrapping_add(1);
+        // Sequentially consistent with the load of `sleeping` below: a worker either sees this job before it sleeps, or is seen
+        // to sleep.
+        state.word.store(generation << 32 | OPEN, Ordering::SeqCst);
+        let wanted = (tasks - 1).min(self.workers.len());
+        for (worker, sleeping) in self.workers.iter().zip(&state.sleeping).take(wanted) {
+            if sleeping.load(Ordering::SeqCst) {
+                worker.thread().unpark();
+            }
+        }
     }
 }
 
-/// The life of a worker.
-fn work(shared: &Shared) {
-    let mut seen = 0;
-    while let Some((number, operation, parts)) = await_operation(shared, seen) {
-        seen = number;
-        if catch_unwind(AssertUnwindSafe(|| claim_all(shared, operation, parts))).is_err() {
-            shared.panicked.store(true, Ordering::Relaxed);
+impl State {
+    /// Runs tasks until there are none. Called by the caller and by workers inside.
+    fn tasks(&self, participant: usize) {
+        // SAFETY: a shared view of the job, which is not written while the job is open or anybody is inside.
+        let Job { data, call, tasks, .. } = unsafe { &*self.job.get() };
+        loop {
+            let task = self.next_task.fetch_add(1, Ordering::Relaxed);
+            if task >= *tasks {
+                return;
+            }
+            // SAFETY: `data` is the closure that `call` was made for; it lives until the job has been left by all.
+            unsafe { call(*data, participant, task) };
         }
-        shared.busy.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Closes the job and waits for the workers inside.
+    fn wait_until_left(&self) {
+        // No task is given out any more, not even after a panic.
+        self.next_task.store(usize::MAX / 2, Ordering::Relaxed);
+        let mut word = self.word.fetch_and(!OPEN, Ordering::SeqCst);
+        let mut spins = 0;
+        while word & INSIDE != 0 {
+            if spins < SPINS {
+                spins += 1;
+                spin_loop();
+            } else {
+                self.caller_sleeps.store(true, Ordering::SeqCst);
+                if self.word.load(Ordering::SeqCst) & INSIDE != 0 {
+                    thread::park();
+                }
+            }
+            word = self.word.load(Ordering::SeqCst);
+        }
+        self.caller_sleeps.store(false, Ordering::Relaxed);
+    }
+
+    /// The life of a worker.
+    fn work(&self, index: usize) {
+        let mut done = 0;
+        while let Some(generation) = self.join(index, done) {
+            done = generation;
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.tasks(index + 1))) {
+                self.next_task.store(usize::MAX / 2, Ordering::Relaxed);
+                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+            }
+            self.leave();
+        }
+    }
+
+    fn leave(&self) {
+        // SAFETY: this thread is inside still, so the job is not written.
+        let caller = unsafe { (*self.job.get()).caller.clone() };
+        let word = self.word.fetch_sub(1, Ordering::SeqCst);
+        if word & OPEN == 0 && word & INSIDE == 1 && self.caller_sleeps.load(Ordering::SeqCst) {
+            caller.inspect(Thread::unpark);
+        }
+    }
+
+    /// Waits for an open job of another generation than `done` and enters it; none when the threads stop.
+    fn join(&self, index: usize, done: u64) -> Option<u64> {
+        let mut spins = 0;
+        loop {
+            if self.stop.load(Ordering::SeqCst) {
+                return None;
+            }
+            let word = self.word.load(Ordering::SeqCst);
+            let generation = word >> 32;
+            if word & OPEN != 0 && generation != done {
+                let entered = self.word.compare_exchange_weak(word, word + 1, Ordering::SeqCst, Ordering::SeqCst);
+                if entered.is_ok() {
+                    return Some(generation);
+                }
+            } else if spins < SPINS {
+                spins += 1;
+                spin_loop();
+            } else {
+                self.sleep(index, word);
+                spins = 0;
+            }
+        }
+    }
+
+    /// Sleeps unless something has happened since the word was `seen`.
+    fn sleep(&self, index: usize, seen: u64) {
+        let Some(sleeping) = self.sleeping.get(index) else { return };
+        sleeping.store(true, Ordering::SeqCst);
+        while self.word.load(Ordering::SeqCst) >> 32 == seen >> 32 && !self.stop.load(Ordering::SeqCst) {
+            thread::park();
+        }
+        sleeping.store(false, Ordering::SeqCst);
     }
 }
 
-/// The operation after number `seen`; none when the pool is dropped.
-fn await_operation(shared: &Shared, seen: usize) -> Option<(usize, Operation, usize)> {
-    for _ in 0..SPINS {
-        if shared.number.load(Ordering::Acquire) != seen {
-            break;
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::SeqCst);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            // A worker catches the panics of its tasks, so it ends in order.
+            let _ = worker.join();
         }
-        std::hint::spin_loop();
-    }
-    let mut state = shared.lock();
-    loop {
-        if state.stopping {
-            return None;
-        }
-        if let (true, Some(operation)) = (state.number != seen, state.operation) {
-            return Some((state.number, operation, state.parts));
-        }
-        state.sleepers += 1;
-        state = shared.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-        state.sleepers -= 1;
     }
 }
 
@@ -192,48 +251,95 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_runs_once_for_any_number_of_threads() {
-        for threads in [1, 2, 3, 5] {
-            let pool = Pool::new(threads);
-            for parts in [0, 1, 2, 7, 100] {
-                let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
-                pool.run(parts, &|part| {
-                    counts[part].fetch_add(1, Ordering::Relaxed);
+    fn every_task_runs_once_whatever_the_number_of_threads() {
+        for count in [0, 1, 2, 3, 8] {
+            let threads = Threads::new(count);
+            assert_eq!(threads.count(), count.max(1));
+            for tasks in [0, 1, 2, 3, 7, 100, 1000] {
+                let runs: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                threads.run(tasks, &|participant: usize, task: usize| {
+                    assert!(participant < count.max(1));
+                    runs[task].fetch_add(1, Ordering::Relaxed);
                 });
-                assert!(
-                    counts.iter().all(|count| count.load(Ordering::Relaxed) == 1),
-                    "{threads} threads, {parts} parts"
-                );
+                assert!(runs.iter().all(|runs| runs.load(Ordering::Relaxed) == 1), "{count} {tasks}");
             }
         }
     }
 
     #[test]
-    fn pool_that_slept_wakes_for_the_next_operation() {
-        let pool = Pool::new(3);
-        let sum = AtomicUsize::new(0);
-        for _ in 0..3 {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            pool.run(10, &|part| {
-                sum.fetch_add(part, Ordering::Relaxed);
+    fn no_participant_runs_two_tasks_at_a_time() {
+        let threads = Threads::new(4);
+        let inside: Vec<AtomicBool> = (0..4).map(|_| AtomicBool::new(false)).collect();
+        for _ in 0..200 {
+            threads.run(20, &|participant: usize, _: usize| {
+                assert!(!inside[participant].swap(true, Ordering::SeqCst));
+                spin_loop();
+                inside[participant].store(false, Ordering::SeqCst);
             });
         }
-        assert_eq!(sum.into_inner(), 3 * 45);
     }
 
     #[test]
-    fn panic_in_a_part_reaches_the_caller_and_the_pool_goes_on() {
-        let pool = Pool::new(2);
-        for _ in 0..2 {
-            let panicked = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(50, &|part| assert!(part != 20, "planted"));
-            }));
-            assert!(panicked.is_err());
+    fn jobs_after_a_pause_find_sleeping_threads_again() {
+        let threads = Threads::new(3);
+        for pause_ms in [0, 1, 20, 0, 20] {
+            std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+            let done = AtomicUsize::new(0);
+            threads.run(3, &|_: usize, _: usize| {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(done.load(Ordering::Relaxed), 3);
         }
-        let ran = AtomicUsize::new(0);
-        pool.run(8, &|_| {
-            ran.fetch_add(1, Ordering::Relaxed);
-        });
-        assert_eq!(ran.into_inner(), 8);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_after_the_others_have_ended() {
+        let threads = Threads::new(3);
+        for bad in [0, 1, 5, 19] {
+            let inside = AtomicUsize::new(0);
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                threads.run(20, &|_: usize, task: usize| {
+                    inside.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    assert!(task != bad, "task {task}");
+                });
+            }));
+            assert!(run.is_err());
+            assert_eq!(inside.load(Ordering::SeqCst), 0, "nobody works on");
+            threads.run(20, &|_: usize, _: usize| {});
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn idle_threads_use_no_time() {
+        let ticks = || {
+            // User and system time of the threads of this name, in ticks of a hundredth of a second.
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+            let stats = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok());
+            let mine = stats.filter(|stat| stat.contains("(ictus-cpu-12)"));
+            mine.map(|stat| {
+                let fields: Vec<u64> = stat
+                    .rsplit(')')
+                    .next()
+                    .unwrap()
+                    .split_whitespace()
+                    .skip(11)
+                    .take(2)
+                    .map(|x| x.parse().unwrap())
+                    .collect();
+                fields[0] + fields[1]
+            })
+            .sum::<u64>()
+        };
+        // The thirteenth worker: other tests have fewer.
+        let threads = Threads::new(14);
+        threads.run(100, &|_: usize, _: usize| spin_loop());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let before = ticks();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(ticks() <= before + 1, "an idle worker works");
     }
 }

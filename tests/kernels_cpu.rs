@@ -1,0 +1,679 @@
+//! The CPU kernels: every instance of every operation against plain double-precision sums, and their bits against themselves.
+//!
+//! # Tolerances
+//! With u = 2^-24, a sum of n products in single precision differs from the exact sum by at most n u times the sum of the products'
+//! sizes, and by less where 8 partial sums are kept: (n / 8 + 6) u. The tests allow that, and twice the rounding of the result.
+
+#![allow(dead_code, reason = "the shared helpers have more than this file uses")]
+
+#[path = "common/naive.rs"]
+mod naive;
+#[path = "common/random.rs"]
+mod random;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ictus::backend::cpu::{CpuBackend, InstructionSet};
+use ictus::backend::{AttentionShape, Backend, BackendError, Gate, KvShape, KvType, RopeTable, Span};
+use ictus::checkpoint::RopePairing;
+use ictus::tensor::{Bytes, DType, Tensor, dequantise_row};
+use naive::Naive;
+use random::Random;
+
+const TYPES: [DType; 15] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q8_0,
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+    DType::IQ4_NL,
+    DType::IQ4_XS,
+];
+
+/// Unit of rounding of single precision.
+const U: f64 = 1.0 / (1 << 24) as f64;
+
+/// The instances that this processor has; says which it has not.
+fn instances() -> Vec<InstructionSet> {
+    let all = InstructionSet::ALL.iter().copied();
+    let (present, absent): (Vec<InstructionSet>, Vec<InstructionSet>) = all.partition(|set| set.is_available());
+    for set in absent {
+        println!("SKIPPED: this processor has no {}", set.name());
+    }
+    present
+}
+
+fn backend(set: InstructionSet, threads: usize) -> CpuBackend {
+    CpuBackend::with_instruction_set(threads, set).expect("the instance is there")
+}
+
+fn uniform(random: &mut Random) -> f32 {
+    (random.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+fn values(random: &mut Random, len: usize) -> Vec<f32> {
+    (0..len).map(|_| uniform(random)).collect()
+}
+
+/// A tensor of any bytes whose scales are ordinary numbers, starting at an odd address.
+fn tensor(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Tensor {
+    let unit_bytes = dtype.unit_bytes();
+    let len = rows * dtype.row_bytes(cols).expect("whole units");
+    let mut bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+    let scales: &[usize] = match dtype {
+        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL | DType::IQ4_XS => &[0],
+        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
+        DType::Q2_K => &[80, 82],
+        DType::Q3_K => &[108],
+        DType::Q6_K => &[208],
+        _ => &[],
+    };
+    for unit in bytes.chunks_mut(unit_bytes) {
+        let value = uniform(random);
+        match dtype {
+            DType::F32 => unit.copy_from_slice(&value.to_le_bytes()),
+            DType::F16 => unit.copy_from_slice(&half::f16::from_f32(value).to_le_bytes()),
+            DType::BF16 => unit.copy_from_slice(&half::bf16::from_f32(value).to_le_bytes()),
+            _ => {}
+        }
+        for &at in scales {
+            let scale = half::f16::from_f32(uniform(random) / 16.0);
+            unit[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+    bytes.insert(0, 0);
+    let data = Bytes::copy_aligned(&bytes).slice(1..len + 1).expect("inside");
+    Tensor { dtype, rows, cols, data }
+}
+
+fn decoded(tensor: &Tensor) -> Vec<f32> {
+    let mut out = vec![0.0; tensor.rows * tensor.cols];
+    dequantise_row(tensor.dtype, tensor.data.as_slice(), &mut out).expect("whole rows");
+    out
+}
+
+fn plain(rows: usize, cols: usize, values: &[f32]) -> Tensor {
+    Tensor { dtype: DType::F32, rows, cols, data: Bytes::from_f32(values) }
+}
+
+/// A buffer that holds these rows.
+fn filled<B: Backend>(backend: &B, width: usize, values: &[f32]) -> B::Buffer {
+    let rows = values.len() / width;
+    let table = backend.matrix(&plain(rows, width, values)).expect("a matrix");
+    let tokens: Vec<u32> = (0..rows as u32).collect();
+    let mut out = sized(backend, width, rows);
+    backend.embed(&table, &tokens, 1.0, &mut out);
+    out
+}
+
+fn sized<B: Backend>(backend: &B, width: usize, rows: usize) -> B::Buffer {
+    let mut buffer = backend.buffer(width);
+    backend.resize(&mut buffer, rows).expect("memory");
+    buffer
+}
+
+fn read<B: Backend>(backend: &B, buffer: &B::Buffer, len: usize) -> Vec<f32> {
+    let mut out = vec![0.0; len];
+    backend.read(buffer, 0, &mut out).expect("read");
+    out
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn assert_close(got: &[f32], exact: &[f32], relative: f64, absolute: f64, what: &str) {
+    assert_eq!(got.len(), exact.len());
+    for (i, (&got, &exact)) in got.iter().zip(exact).enumerate() {
+        let (got, exact) = (f64::from(got), f64::from(exact));
+        let error = (got - exact).abs();
+        assert!(error <= relative * exact.abs() + absolute, "{what} [{i}]: {got} instead of {exact}");
+    }
+}
+
+/// Columns to try for a type: what is whole units of it, with and without a rest.
+fn columns(dtype: DType) -> &'static [usize] {
+    match dtype.unit_values() {
+        1 => &[1, 7, 8, 31, 33, 64, 101],
+        32 => &[32, 96, 576],
+        _ => &[256, 768],
+    }
+}
+
+#[test]
+fn every_type_decodes_to_the_bits_of_the_truth() {
+    let mut random = Random::new("decode");
+    for set in instances() {
+        let backend = backend(set, 1);
+        for dtype in TYPES {
+            for &cols in columns(dtype) {
+                let tensor = tensor(&mut random, dtype, 5, cols);
+                let table = backend.matrix(&tensor).expect("a matrix");
+                let mut out = sized(&backend, cols, 5);
+                backend.embed(&table, &[0, 1, 2, 3, 4], 1.0, &mut out);
+                let got = read(&backend, &out, 5 * cols);
+                assert_eq!(bits(&got), bits(&decoded(&tensor)), "{} {dtype:?} {cols}", set.name());
+                backend.embed(&table, &[3, 3, 0, 4, 1], 0.3, &mut out);
+                let scaled = read(&backend, &out, 5 * cols);
+                assert_eq!(scaled[2 * cols].to_bits(), (got[0] * 0.3).to_bits(), "row 2 is token 0");
+                assert_eq!(bits(&scaled[..cols]), bits(&scaled[cols..2 * cols]), "the same token twice");
+            }
+        }
+    }
+}
+
+fn product(backend: &CpuBackend, x: &[f32], weight: &Tensor, bias: Option<&[f32]>) -> Vec<f32> {
+    let rows = x.len() / weight.cols;
+    let matrix = backend.matrix(weight).expect("a matrix");
+    let bias = bias.map(|bias| backend.vector(&plain(1, bias.len(), bias)).expect("a vector"));
+    let mut out = sized(backend, weight.rows, rows);
+    backend.linear(&filled(backend, weight.cols, x), &matrix, bias.as_ref(), &mut out);
+    read(backend, &out, rows * weight.rows)
+}
+
+#[test]
+fn products_match_exact_sums() {
+    let mut random = Random::new("products");
+    for set in instances() {
+        let backend = backend(set, 2);
+        for dtype in TYPES {
+            for &cols in columns(dtype) {
+                for (rows, outputs) in [(1, 1), (1, 23), (2, 5), (3, 13), (8, 24), (33, 31)] {
+                    let weight = tensor(&mut random, dtype, outputs, cols);
+                    let (x, bias) = (values(&mut random, rows * cols), values(&mut random, outputs));
+                    let got = product(&backend, &x, &weight, Some(&bias));
+                    let w = decoded(&weight);
+                    for (i, &got) in got.iter().enumerate() {
+                        let (row, output) = (i / outputs, i % outputs);
+                        let pairs = x[row * cols..][..cols].iter().zip(&w[output * cols..]);
+                        let terms = pairs.map(|(&a, &b)| f64::from(a) * f64::from(b));
+                        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()));
+                        let exact = sum + f64::from(bias[output]);
+                        // Products are rounded too where they are not fused: one more per term.
+                        let bound = (cols as f64 / 8.0 + 8.0) * U * size + 2.0 * U * exact.abs() + 1e-30;
+                        let error = (f64::from(got) - exact).abs();
+                        let what = (set.name(), dtype, cols, rows, outputs);
+                        assert!(error <= bound, "{what:?} [{row}][{output}]: {error:e} above {bound:e}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Promise: an output's bits depend on its row and its weights, whatever is computed with them.
+#[test]
+fn a_product_has_the_same_bits_alone_and_among_others() {
+    let mut random = Random::new("product bits");
+    for set in instances() {
+        for dtype in TYPES {
+            for &cols in columns(dtype) {
+                let outputs = random.between(1, 60);
+                let weight = tensor(&mut random, dtype, outputs, cols);
+                let x = values(&mut random, 33 * cols);
+                let one = backend(set, 1);
+                let alone: Vec<Vec<u32>> = x.chunks(cols).map(|row| bits(&product(&one, row, &weight, None))).collect();
+                for threads in [1, 2, 3] {
+                    let backend = backend(set, threads);
+                    for rows in [1, 2, 3, 4, 8, 33] {
+                        let mut order: Vec<usize> = (0..33).collect();
+                        random.shuffle(&mut order);
+                        order.truncate(rows);
+                        let some: Vec<f32> = order.iter().flat_map(|&row| &x[row * cols..][..cols]).copied().collect();
+                        let got = product(&backend, &some, &weight, None);
+                        for (got, &row) in got.chunks(outputs).zip(&order) {
+                            assert_eq!(bits(got), alone[row], "{} {dtype:?} {cols} {rows} {threads}", set.name());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn large_products_are_spread_and_keep_their_bits() {
+    let mut random = Random::new("large products");
+    for set in instances() {
+        for dtype in [DType::Q4_1, DType::Q6_K, DType::F32] {
+            let (rows, cols, outputs) = (37, 768, 1003);
+            let weight = tensor(&mut random, dtype, outputs, cols);
+            let x = values(&mut random, rows * cols);
+            let alone: Vec<u32> =
+                x.chunks(cols).flat_map(|row| bits(&product(&backend(set, 1), row, &weight, None))).collect();
+            for threads in [1, 2, 3, 5] {
+                assert_eq!(bits(&product(&backend(set, threads), &x, &weight, None)), alone, "{}", set.name());
+                let first = product(&backend(set, threads), &x[..cols], &weight, None);
+                assert_eq!(bits(&first), alone[..outputs], "{}", set.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_match_exact_ones_and_have_the_same_bits_in_place_and_among_others() {
+    let mut random = Random::new("norms");
+    for set in instances() {
+        for (group, heads, rows) in [(1, 1, 3), (7, 2, 3), (33, 1, 2), (64, 9, 5), (100, 3, 40), (576, 1, 300)] {
+            let width = group * heads;
+            let (x, weight) = (values(&mut random, rows * width), values(&mut random, group));
+            let naive = Naive::default();
+            let mut exact = filled(&naive, width, &x);
+            naive.rms_norm_in_place(&mut exact, &weight, 1e-5);
+            let exact = read(&naive, &exact, rows * width);
+            let mut runs = Vec::new();
+            for threads in [1, 2, 3] {
+                let backend = backend(set, threads);
+                let weight = backend.vector(&plain(1, group, &weight)).expect("a vector");
+                let mut all = filled(&backend, width, &x);
+                let mut out = sized(&backend, width, rows);
+                backend.rms_norm(&all, &weight, 1e-5, &mut out);
+                backend.rms_norm_in_place(&mut all, &weight, 1e-5);
+                runs.push(bits(&read(&backend, &out, rows * width)));
+                runs.push(bits(&read(&backend, &all, rows * width)));
+                let mut last = filled(&backend, width, &x[(rows - 1) * width..]);
+                backend.rms_norm_in_place(&mut last, &weight, 1e-5);
+                assert_eq!(bits(&read(&backend, &last, width)), runs[0][(rows - 1) * width..]);
+            }
+            assert!(runs.iter().all(|run| *run == runs[0]), "{} {group}", set.name());
+            let got: Vec<f32> = runs[0].iter().map(|&bits| f32::from_bits(bits)).collect();
+            // Half the relative error of the sum of squares, then three roundings.
+            assert_close(&got, &exact, (group as f64 / 64.0 + 8.0) * U, 1e-30, "norm");
+        }
+    }
+}
+
+#[test]
+fn gates_match_exact_ones_at_all_magnitudes() {
+    let mut random = Random::new("gates");
+    let naive = Naive::default();
+    for (width, rows) in [(1, 1), (7, 3), (64, 5), (1536, 40)] {
+        let x: Vec<f32> = (0..width * rows)
+            .map(|_| uniform(&mut random) * 10.0_f32.powf(uniform(&mut random) * 3.0))
+            .map(|x| x.clamp(-80.0, 80.0))
+            .collect();
+        let up = values(&mut random, width * rows);
+        for act in [Gate::Silu, Gate::GeluTanh] {
+            let mut exact = filled(&naive, width, &x);
+            naive.gate(&mut exact, &filled(&naive, width, &up), act);
+            let exact = read(&naive, &exact, rows * width);
+            for set in instances() {
+                let mut runs = Vec::new();
+                for threads in [1, 2] {
+                    let backend = backend(set, threads);
+                    let mut gate = filled(&backend, width, &x);
+                    backend.gate(&mut gate, &filled(&backend, width, &up), act);
+                    runs.push(read(&backend, &gate, rows * width));
+                }
+                assert_eq!(bits(&runs[0]), bits(&runs[1]), "{}", set.name());
+                // GELU's exponent is a rounded product of up to 1e3, which its result, then below 1e-30, is relative to.
+                let relative = if act == Gate::Silu { 8.0 * U } else { 100.0 * U };
+                assert_close(&runs[0], &exact, relative, 1e-7, &format!("{} {act:?}", set.name()));
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_and_gathered_rows_are_exact() {
+    let mut random = Random::new("sums");
+    for set in instances() {
+        let backend = backend(set, 2);
+        let (x, y) = (values(&mut random, 33 * 11), values(&mut random, 33 * 11));
+        let mut sum = filled(&backend, 11, &x);
+        backend.add(&mut sum, &filled(&backend, 11, &y));
+        let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+        assert_eq!(bits(&read(&backend, &sum, 33 * 11)), bits(&expected));
+        let mut some = sized(&backend, 11, 3);
+        backend.gather_rows(&sum, &[32, 0, 32], &mut some);
+        let got = read(&backend, &some, 33);
+        assert_eq!((&got[..11], &got[11..22]), (&expected[32 * 11..], &expected[..11]));
+        assert_eq!(got[22..], expected[32 * 11..]);
+    }
+}
+
+#[test]
+fn rotations_match_exact_ones_and_depend_on_the_position_alone() {
+    let mut random = Random::new("rotations");
+    let naive = Naive::default();
+    for (head_dim, pairs, heads) in [(2, 1, 1), (6, 2, 3), (64, 32, 9), (256, 128, 4), (80, 20, 2)] {
+        let width = head_dim * heads;
+        let frequencies: Vec<f64> = (0..pairs).map(|i| 1e5_f64.powf(-(i as f64) / pairs as f64)).collect();
+        for pairing in [RopePairing::Interleaved, RopePairing::Halves] {
+            let table = RopeTable { frequencies: frequencies.clone(), pairing };
+            let x = values(&mut random, 70 * width);
+            let spans = [
+                Span { first_row: 0, rows: 1, start: 131_071, block_table: &[] },
+                Span { first_row: 1, rows: 69, start: 1000, block_table: &[] },
+            ];
+            let mut exact = filled(&naive, width, &x);
+            naive.rope(&mut exact, head_dim, &table, &spans);
+            let exact = read(&naive, &exact, 70 * width);
+            for set in instances() {
+                let mut runs = Vec::new();
+                for threads in [1, 3] {
+                    let backend = backend(set, threads);
+                    let mut all = filled(&backend, width, &x);
+                    backend.rope(&mut all, head_dim, &table, &spans);
+                    runs.push(read(&backend, &all, 70 * width));
+                    let mut one = filled(&backend, width, &x[40 * width..41 * width]);
+                    let span = Span { first_row: 0, rows: 1, start: 1039, block_table: &[] };
+                    backend.rope(&mut one, head_dim, &table, &[span]);
+                    assert_eq!(bits(&read(&backend, &one, width)), bits(&runs[0][40 * width..41 * width]));
+                }
+                assert_eq!(bits(&runs[0]), bits(&runs[1]));
+                assert_close(&runs[0], &exact, 0.0, 8.0 * U, set.name());
+            }
+        }
+    }
+}
+
+/// One attention problem: sequences of some length, all of whose keys, values and queries are known.
+struct Problem {
+    shape: AttentionShape,
+    lengths: Vec<usize>,
+    /// `[tokens of all sequences, heads * head_dim]`
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Problem {
+    fn new(random: &mut Random, shape: AttentionShape, lengths: &[usize]) -> Self {
+        let tokens: usize = lengths.iter().sum();
+        let (query, key) = (shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim);
+        let mut queries = values(random, tokens * query);
+        queries.iter_mut().for_each(|x| *x *= 4.0);
+        let (keys, values) = (values(random, tokens * key), values(random, tokens * key));
+        Self { shape, lengths: lengths.to_vec(), queries, keys, values }
+    }
+
+    /// Runs all sequences side by side, in chunks of up to `chunk` tokens, over pages of `page_size` tokens in any order.
+    fn run<B: Backend>(
+        &self,
+        backend: &B,
+        random: &mut Random,
+        element: KvType,
+        page_size_tokens: usize,
+        chunk: usize,
+    ) -> Vec<f32> {
+        let AttentionShape { n_heads, n_kv_heads, head_dim, .. } = self.shape;
+        let (query, key) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let needed: Vec<usize> = self.lengths.iter().map(|len| len.div_ceil(page_size_tokens)).collect();
+        let pages = needed.iter().sum::<usize>() + 3;
+        let mut numbers: Vec<u32> = (0..pages as u32).collect();
+        random.shuffle(&mut numbers);
+        let mut tables = Vec::new();
+        for &count in &needed {
+            tables.push(numbers.split_off(numbers.len() - count));
+        }
+        let shape = KvShape { layers: 2, n_kv_heads, head_dim, page_size_tokens, pages, element };
+        let mut pool = backend.pages(&shape).expect("a pool");
+        // What pages held before must not matter, not even when it is no number.
+        let junk: Vec<f32> = vec![f32::NAN; pages * page_size_tokens * key];
+        let junk = filled(backend, key, &junk);
+        let all: Vec<u32> = (0..pages as u32).collect();
+        let span = Span { first_row: 0, rows: pages * page_size_tokens, start: 0, block_table: &all };
+        backend.kv_write(&mut pool, 1, &junk, &junk, &[span]);
+
+        let mut out = vec![0.0; self.queries.len()];
+        let mut done = vec![0; self.lengths.len()];
+        while done != self.lengths {
+            let (mut rows, mut spans) = (Vec::new(), Vec::new());
+            let mut first_token = 0;
+            for (sequence, &len) in self.lengths.iter().enumerate() {
+                let now = (len - done[sequence]).min(chunk);
+                if now > 0 {
+                    let start = done[sequence];
+                    let block_table = &tables[sequence][..];
+                    spans.push(Span { first_row: rows.len(), rows: now, start, block_table });
+                    rows.extend(first_token + start..first_token + start + now);
+                    done[sequence] += now;
+                }
+                first_token += len;
+            }
+            let pick = |from: &[f32], width: usize| -> Vec<f32> {
+                rows.iter().flat_map(|&row| &from[row * width..][..width]).copied().collect()
+            };
+            let keys = filled(backend, key, &pick(&self.keys, key));
+            let values = filled(backend, key, &pick(&self.values, key));
+            backend.kv_write(&mut pool, 1, &keys, &values, &spans);
+            let queries = filled(backend, query, &pick(&self.queries, query));
+            let mut attended = sized(backend, query, rows.len());
+            backend.attention(&queries, &pool, 1, &self.shape, &spans, &mut attended);
+            let attended = read(backend, &attended, rows.len() * query);
+            for (attended, &row) in attended.chunks(query).zip(&rows) {
+                out[row * query..][..query].copy_from_slice(attended);
+            }
+        }
+        out
+    }
+}
+
+fn attention_shapes() -> Vec<AttentionShape> {
+    let shape = |n_heads, n_kv_heads, head_dim, window| AttentionShape {
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window,
+    };
+    vec![
+        shape(1, 1, 1, None),
+        shape(2, 1, 7, Some(5)),
+        shape(4, 4, 8, Some(1)),
+        shape(6, 2, 12, None),
+        shape(9, 3, 64, None),
+        shape(4, 1, 256, Some(300)),
+        shape(80, 2, 80, Some(64)),
+    ]
+}
+
+/// Every length around which something begins or ends: vectors of 8, windows, segments of 256.
+const LENGTHS: [usize; 5] = [1, 9, 257, 70, 300];
+
+#[test]
+fn attention_matches_exact_softmax() {
+    let mut random = Random::new("attention");
+    for shape in attention_shapes() {
+        let lengths = if shape.n_heads > 9 { &LENGTHS[..2] } else { &LENGTHS[..] };
+        let problem = Problem::new(&mut random, shape, lengths);
+        for element in [KvType::F32, KvType::F16] {
+            let exact = problem.run(&Naive::default(), &mut random, element, 16, usize::MAX);
+            for set in instances() {
+                let got = problem.run(&backend(set, 2), &mut random, element, 16, usize::MAX);
+                // A score is a sum of head_dim products of at most 4: its error shifts a weight by as much, relatively; then up
+                // to 300 weighted values are added one after another. Most errors are far below.
+                let scores = 4.0 * (shape.head_dim as f64 / 8.0 + 8.0) * (shape.head_dim as f64).sqrt() * U;
+                assert_close(&got, &exact, 0.0, 2.0 * scores + 310.0 * U, &format!("{} {shape:?}", set.name()));
+            }
+        }
+    }
+}
+
+/// Promise: the bits of a row depend on its query and on what it sees, not on pages, chunks, neighbours or threads.
+#[test]
+fn attention_has_the_same_bits_in_any_pages_chunks_and_threads() {
+    let mut random = Random::new("attention bits");
+    for set in instances() {
+        for shape in attention_shapes() {
+            let lengths = if shape.n_heads > 9 { &LENGTHS[..2] } else { &LENGTHS[..] };
+            let problem = Problem::new(&mut random, shape, lengths);
+            for element in [KvType::F32, KvType::F16] {
+                let whole = bits(&problem.run(&backend(set, 1), &mut random, element, 16, usize::MAX));
+                for (page_size, chunk, threads) in [(4, usize::MAX, 2), (1, 100, 1), (16, 1, 2), (48, 7, 3), (5, 64, 2)]
+                {
+                    let got = problem.run(&backend(set, threads), &mut random, element, page_size, chunk);
+                    assert!(bits(&got) == whole, "{} {shape:?} {page_size} {chunk} {threads}", set.name());
+                }
+                // Each sequence by itself.
+                let (query, key) = (shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim);
+                let mut first = 0;
+                for &len in lengths {
+                    let alone = Problem {
+                        shape,
+                        lengths: vec![len],
+                        queries: problem.queries[first * query..(first + len) * query].to_vec(),
+                        keys: problem.keys[first * key..(first + len) * key].to_vec(),
+                        values: problem.values[first * key..(first + len) * key].to_vec(),
+                    };
+                    let got = bits(&alone.run(&backend(set, 2), &mut random, element, 8, 33));
+                    assert!(got == whole[first * query..(first + len) * query], "{} {shape:?} {len}", set.name());
+                    first += len;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn copied_pages_are_read_as_their_source() {
+    let mut random = Random::new("copied pages");
+    for set in instances() {
+        for element in [KvType::F32, KvType::F16] {
+            let backend = backend(set, 1);
+            let shape = KvShape { layers: 3, n_kv_heads: 2, head_dim: 12, page_size_tokens: 4, pages: 5, element };
+            let mut pool = backend.pages(&shape).expect("a pool");
+            let attention = AttentionShape { n_heads: 4, n_kv_heads: 2, head_dim: 12, scale: 0.3, window: None };
+            let queries = filled(&backend, 48, &values(&mut random, 48));
+            let mut outs = Vec::new();
+            for layer in 0..3 {
+                let keys = filled(&backend, 24, &values(&mut random, 6 * 24));
+                let values = filled(&backend, 24, &values(&mut random, 6 * 24));
+                let span = Span { first_row: 0, rows: 6, start: 0, block_table: &[3, 0] };
+                backend.kv_write(&mut pool, layer, &keys, &values, &[span]);
+            }
+            backend.copy_pages(&mut pool, &[(3, 1), (0, 4)]);
+            for layer in 0..3 {
+                for table in [[3, 0], [1, 4], [1, 0], [0, 1]] {
+                    let span = Span { first_row: 0, rows: 1, start: 5, block_table: &table };
+                    let mut out = sized(&backend, 48, 1);
+                    backend.attention(&queries, &pool, layer, &attention, &[span], &mut out);
+                    outs.push(bits(&read(&backend, &out, 48)));
+                }
+                let last = &outs[4 * layer..];
+                assert_eq!((&last[0], &last[0]), (&last[1], &last[2]), "{} {element:?}", set.name());
+                assert_ne!(last[0], last[3], "other pages are other keys");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_none_go_through_and_stay_in_their_row() {
+    let mut random = Random::new("not numbers");
+    for set in instances() {
+        let backend = backend(set, 2);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
+            let mut x = values(&mut random, 5 * 96);
+            x[2 * 96 + 50] = bad;
+            let clean: Vec<f32> = x.iter().map(|&x| if x == bad || x.is_nan() { 0.0 } else { x }).collect();
+            let weight = tensor(&mut random, DType::Q8_0, 30, 96);
+            let (got, good) = (product(&backend, &x, &weight, None), product(&backend, &clean, &weight, None));
+            for row in [0, 1, 3, 4] {
+                assert_eq!(bits(&got[row * 30..][..30]), bits(&good[row * 30..][..30]));
+            }
+            if !bad.is_finite() {
+                assert!(got[60..90].iter().all(|x| !x.is_finite()), "{} {bad}", set.name());
+            }
+            let mut buffer = filled(&backend, 96, &x);
+            let ones = backend.vector(&plain(1, 96, &[1.0; 96])).expect("a vector");
+            backend.gate(&mut buffer, &filled(&backend, 96, &x), Gate::Silu);
+            backend.gate(&mut buffer, &filled(&backend, 96, &x), Gate::GeluTanh);
+            backend.rms_norm_in_place(&mut buffer, &ones, 1e-5);
+            let got = read(&backend, &buffer, 5 * 96);
+            assert!(got[..192].iter().chain(&got[288..]).all(|x| x.is_finite()));
+            if bad.is_nan() {
+                assert!(got[192..288].iter().all(|x| x.is_nan()), "{}: a NaN is not lost", set.name());
+            }
+
+            let shape = AttentionShape { n_heads: 2, n_kv_heads: 1, head_dim: 16, scale: 0.25, window: Some(4) };
+            let mut problem = Problem::new(&mut random, shape, &[12]);
+            let clean = problem.run(&backend, &mut random, KvType::F32, 4, usize::MAX);
+            (problem.keys[3 * 16], problem.values[3 * 16]) = (bad, bad);
+            let got = problem.run(&backend, &mut random, KvType::F32, 4, usize::MAX);
+            // Rows 3 to 6 see position 3; no other does.
+            assert_eq!(bits(&got[..3 * 32]), bits(&clean[..3 * 32]));
+            assert_eq!(bits(&got[7 * 32..]), bits(&clean[7 * 32..]));
+            if bad.is_nan() {
+                assert!(got[3 * 32..7 * 32].iter().all(|x| x.is_nan()), "{}: a NaN is not lost", set.name());
+            }
+        }
+        for dtype in TYPES {
+            // Any bytes at all: scales that are no numbers, too.
+            let cols = dtype.unit_values().max(8);
+            let bytes: Vec<u8> =
+                (0..7 * dtype.row_bytes(cols).expect("whole units")).map(|_| random.next() as u8).collect();
+            let weight = Tensor { dtype, rows: 7, cols, data: Bytes::copy_aligned(&bytes) };
+            product(&backend, &values(&mut random, 3 * cols), &weight, None);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_made_is_refused() {
+    for set in instances() {
+        let backend = backend(set, 1);
+        for _ in 0..2 {
+            let short = Tensor { dtype: DType::Q4_1, rows: 2, cols: 32, data: Bytes::copy_aligned(&[0; 39]) };
+            let part = Tensor { dtype: DType::Q4_1, rows: 1, cols: 33, data: Bytes::copy_aligned(&[0; 40]) };
+            let none = Tensor { dtype: DType::F32, rows: 1, cols: 0, data: Bytes::copy_aligned(&[]) };
+            for tensor in [&short, &part, &none] {
+                let refused = backend.matrix(tensor).err();
+                assert_eq!(refused, Some(BackendError::UnsupportedTensor { operation: "matrix" }));
+                assert!(backend.vector(tensor).is_err());
+            }
+            for (layers, pages) in [(usize::MAX, 2), (1 << 20, 1 << 40)] {
+                let shape = KvShape {
+                    layers,
+                    n_kv_heads: 64,
+                    head_dim: 128,
+                    page_size_tokens: 16,
+                    pages,
+                    element: KvType::F16,
+                };
+                assert!(matches!(backend.pages(&shape), Err(BackendError::OutOfMemory { .. })));
+            }
+            let mut buffer = sized(&backend, 8, 2);
+            assert!(matches!(backend.resize(&mut buffer, usize::MAX / 4), Err(BackendError::OutOfMemory { .. })));
+            assert_eq!(read(&backend, &buffer, 16).len(), 16, "what there was is still there");
+        }
+    }
+}
+
+#[test]
+fn an_instruction_set_is_used_only_where_it_is() {
+    assert!(InstructionSet::Portable.is_available());
+    assert!(InstructionSet::best().is_available());
+    for &set in InstructionSet::ALL {
+        let made = CpuBackend::with_instruction_set(1, set);
+        match made {
+            Ok(backend) => assert!(set.is_available() && backend.instruction_set() == set),
+            Err(error) => assert!(!set.is_available() && matches!(error, BackendError::NoDevice { .. })),
+        }
+    }
+}
+
+#[test]
+fn a_panic_in_a_task_reaches_the_caller_and_the_backend_goes_on() {
+    let mut random = Random::new("panic");
+    let backend = backend(InstructionSet::best(), 3);
+    let table = backend.matrix(&tensor(&mut random, DType::F32, 2, 4096)).expect("a matrix");
+    let mut out = sized(&backend, 4096, 64);
+    for _ in 0..3 {
+        let mut tokens = vec![1; 64];
+        tokens[37] = 9;
+        let run = catch_unwind(AssertUnwindSafe(|| backend.embed(&table, &tokens, 1.0, &mut out)));
+        assert!(run.is_err(), "there is no row 9");
+        tokens[37] = 0;
+        backend.embed(&table, &tokens, 1.0, &mut out);
+    }
+}
