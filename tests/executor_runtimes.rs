@@ -6,7 +6,7 @@ mod random;
 
 use ictus::engine::Engine;
 use ictus::executor::Executor;
-use ictus::record::constant::{fault, sampling, tick_status};
+use ictus::record::constant::{fault, finish, sampling, tick_status};
 use ictus::record::{LaneAdmit, Status};
 use ictus::runtime::{
     Answers, Descriptor, FakeRuntime, Feed, MemCounters, Runtime, RuntimeError, SamplingSupport, SeqHandle, Vocabulary,
@@ -301,6 +301,28 @@ fn accepted_plan_never_runs_out_of_pages() {
         };
         assert_schedule_invariance(make, &requests, 4, 6, &mut below);
     }
+}
+
+#[test]
+fn lane_with_a_full_context_is_not_fed() {
+    // The pool has a cell less than the two lanes have tokens: feeding the full one's last token would overdraw it (T-60).
+    let fake = FakeRuntime::with(|options| {
+        options.descriptor.max_seq_len = 4;
+        options.descriptor.cells_total = 4;
+    });
+    let mut host = Harness::with_engine(Executor::new(fake));
+    for (tag, tokens) in [(1, 4), (2, 1)] {
+        let prompt = host.prompt(&vec![3; tokens as usize]);
+        let plan = host.plan().admit(tag, prompt).prefill(tag, 0, tokens);
+        host.tick_ok(plan);
+    }
+    let plan = host.plan().decode(2, 1);
+    host.tick_ok(plan);
+    let plan = host.plan().decode(1, 1);
+    let events = host.tick_ok(plan);
+    let emits: Vec<_> = events.emits.iter().map(|emit| (emit.lane_tag, emit.n_tokens, emit.finish)).collect();
+    assert_eq!(emits, [(1, 0, finish::LENGTH)], "{events:?}");
+    host.engine.audit().expect("the engine is sound");
 }
 
 #[test]

@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(status(&plan), Some(Status::RejectBadStruct));
         plan.struct_size = 152;
         assert_eq!(status(&plan), None, "A-18");
-        plan.shed_policy.victim_lanes = Array { data: core::ptr::null(), count: 1, elem_size: 8 };
+        plan.shed_policy.victim_lanes = Array { data: core::ptr::without_provenance(4), count: 0, elem_size: 8 };
         assert_eq!(status(&plan), Some(Status::RejectBadAlignment));
         plan.retires.elem_size = 8;
         assert_eq!(status(&plan), Some(Status::RejectBadStride), "retires come before victims");
