@@ -184,6 +184,22 @@ fn words_are_merged_by_rank_and_score() {
     assert_eq!(scored.encode("", options).unwrap(), [1]);
 }
 
+/// Two bytes without a token side by side once became token 0: the pair of "none" and "none" was also the mark of a free slot.
+#[test]
+fn bytes_without_a_token_are_dropped_wherever_they_are() {
+    let mut file = File::bytes_and_pairs();
+    // Bytes 4 and 6 lose their tokens.
+    file.tokens[4] = b"<other>".to_vec();
+    file.tokens[6] = b"<another>".to_vec();
+    let tokenizer = file.build().unwrap();
+    assert_eq!(tokenizer.missing_bytes(), [4, 6]);
+    let encode = |text: &str| tokenizer.encode(text, EncodeOptions::default()).unwrap();
+    assert_eq!(encode("\u{4}"), []);
+    assert_eq!(encode("\u{4}\u{4}\u{6}\u{4}"), []);
+    assert_eq!(encode("a\u{4}\u{4}bc\u{6}"), [97, 98, 99]);
+    assert_eq!(encode(&"\u{6}".repeat(200)), []);
+}
+
 #[test]
 fn control_tokens_in_plain_text_stay_text() {
     for file in [File::bytes_and_pairs(), File::scored()] {

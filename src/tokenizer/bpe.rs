@@ -122,7 +122,7 @@ impl Bpe {
 
 impl Rules for Bpe {
     fn merge(&self, _: &[u8], left: Symbol, right: Symbol) -> Option<Merge> {
-        // `NONE` is in no pair.
+        // A symbol without a token is in no pair.
         self.pairs.find(left.id, right.id)
     }
 }

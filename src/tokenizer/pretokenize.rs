@@ -12,6 +12,9 @@
 //! Default  runs of [\p{P}$+<=>^~|] apart; Gpt2 in and between them; then runs of \p{N} apart; then three digits at a time apart
 //! ```
 //!
+//! Letters, numbers and punctuation are those of Unicode 15.1, as llama.cpp has them: a character that became a letter later splits as
+//! it did before.
+//!
 //! The contractions are ASCII in either case, as llama.cpp has them: U+017F is no `s`.
 //!
 //! # Not here
@@ -310,6 +313,24 @@ mod tests {
         rules.map(|(split, stages)| (split, stages.iter().map(compile).collect())).into()
     });
 
+    /// Whether the expressions, which know a later Unicode, have the character in the same class.
+    fn is_agreed(c: char) -> bool {
+        static CLASSES: LazyLock<[fancy_regex::Regex; 3]> = LazyLock::new(|| {
+            [r"^\p{L}", r"^\p{N}", r"^\p{P}"].map(|class| fancy_regex::Regex::new(class).expect("the class compiles"))
+        });
+        let found = CLASSES.each_ref().map(|class| class.is_match(&c.to_string()).expect("the search ends"));
+        let mark = c.general_category_group() == GeneralCategoryGroup::Punctuation;
+        found == [class(c) == Class::Letter, class(c) == Class::Number, mark]
+    }
+
+    #[test]
+    fn classes_agree_on_nearly_every_character() {
+        let differ = ('\0'..=char::MAX).filter(|&c| !is_agreed(c)).count();
+        // Unicode 16 and 17 added about ten thousand characters, and changed hardly any.
+        assert!(differ < 15_000, "{differ}");
+        assert!(('\0'..='\u{800}').all(is_agreed));
+    }
+
     fn assert_rules(text: &str) {
         for (split, stages) in RULES.iter() {
             assert_eq!(words(*split, text), by_regex(stages, text), "{split:?} on {text:?}");
@@ -348,7 +369,7 @@ mod tests {
 
         #[test]
         fn rules_match_their_expressions_on_any_text(text in "\\PC{0,12}[ \n]{0,3}\\PC{0,6}") {
-            assert_rules(&text);
+            assert_rules(&text.chars().filter(|&c| is_agreed(c)).collect::<String>());
         }
     }
 }

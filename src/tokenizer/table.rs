@@ -148,8 +148,9 @@ impl Pairs {
         let mut slot = self.start(key);
         loop {
             match self.slots[slot] {
-                (found, merge) if found == key => return Some(merge),
+                // First: two symbols that are no tokens make the key of a free slot.
                 (FREE, _) => return None,
+                (found, merge) if found == key => return Some(merge),
                 _ => slot = (slot + 1) & self.mask,
             }
         }
@@ -186,5 +187,6 @@ mod tests {
         assert_eq!(pairs.find(1, 2), Some(Merge { rank: 0, id: 9 }));
         assert_eq!(pairs.find(2, 1), Some(Merge { rank: 2, id: 7 }));
         assert_eq!(pairs.find(1, 1), None);
+        assert_eq!(pairs.find(u32::MAX, u32::MAX), None);
     }
 }
