@@ -7,6 +7,7 @@ mod model;
 #[path = "common/naive.rs"]
 mod naive;
 
+use ictus::backend::cpu::CpuBackend;
 use ictus::backend::{Backend, KvType};
 use ictus::checkpoint::Checkpoint;
 use ictus::runtime::Runtime;
@@ -59,13 +60,13 @@ fn error_of(runtime: &mut impl Runtime, expected: &Value) -> f64 {
 
 fn expected(name: &str) -> Value {
     let text =
-        std::fs::read(model::file(&format!("tests/data/{name}.expected.json"))).expect("the expectation is committed");
+        std::fs::read(model::file(format!("tests/data/{name}.expected.json"))).expect("the expectation is committed");
     serde_json::from_slice(&text).expect("json")
 }
 
 fn families_match<B: Backend>(backend: impl Fn() -> B, bound: f64) {
     for (folder, name) in FILES {
-        let checkpoint = Checkpoint::open(model::file(&format!("{folder}/{name}.gguf"))).expect("the model opens");
+        let checkpoint = Checkpoint::open(model::file(format!("{folder}/{name}.gguf"))).expect("the model opens");
         let mut runtime = model::runtime(backend(), &checkpoint, &model::options(KvType::F32, 64));
         let error = error_of(&mut runtime, &expected(name));
         println!("{name}: {error:.2e}");
@@ -74,11 +75,10 @@ fn families_match<B: Backend>(backend: impl Fn() -> B, bound: f64) {
 }
 
 /// The same weights under other names, with the rows of llama's q and k in another order.
-#[test]
-fn hugging_face_directories_answer_as_the_file_of_the_same_weights() {
+fn directories_match<B: Backend>(backend: impl Fn() -> B) {
     for (folder, name) in [("hf-llama", "llama-rope-scaled"), ("hf-qwen3", "qwen3")] {
-        let checkpoint = Checkpoint::open(model::file(&format!("tests/data/{folder}"))).expect("the model opens");
-        let mut runtime = model::runtime(Naive::default(), &checkpoint, &model::options(KvType::F32, 64));
+        let checkpoint = Checkpoint::open(model::file(format!("tests/data/{folder}"))).expect("the model opens");
+        let mut runtime = model::runtime(backend(), &checkpoint, &model::options(KvType::F32, 64));
         let error = error_of(&mut runtime, &expected(name));
         println!("{folder}: {error:.2e}");
         assert!(error < TOLERANCE, "{folder}: {error:.2e}");
@@ -86,11 +86,17 @@ fn hugging_face_directories_answer_as_the_file_of_the_same_weights() {
 }
 
 #[test]
-fn families_match_the_double_precision_reference_on_the_naive_backend() {
-    families_match(Naive::default, TOLERANCE);
+fn hugging_face_directories_answer_as_the_file_of_the_same_weights() {
+    directories_match(Naive::default);
+    directories_match(|| CpuBackend::new(2));
 }
 
 #[test]
-fn every_family_matches_its_reference_on_the_processor() {
-    families_match(|| ictus::backend::cpu::CpuBackend::new(2), TOLERANCE);
+fn families_match_the_double_precision_reference_on_the_processor() {
+    families_match(|| CpuBackend::new(2), TOLERANCE);
+}
+
+#[test]
+fn families_match_the_double_precision_reference_on_the_naive_backend() {
+    families_match(Naive::default, TOLERANCE);
 }

@@ -21,6 +21,7 @@ mod model;
 #[path = "common/models.rs"]
 mod models;
 
+use ictus::backend::cpu::CpuBackend;
 use ictus::backend::{Backend, KvType};
 use ictus::checkpoint::Checkpoint;
 use ictus::runtime::{Answers, Feed, Input, ROWS_MAX, Runtime, Want};
@@ -42,7 +43,7 @@ fn open(name: &str) -> Option<Checkpoint> {
 }
 
 fn golden(name: &str, kind: &str) -> Value {
-    let text = std::fs::read(model::file(&format!("tests/golden/{name}.{kind}.json"))).expect("committed");
+    let text = std::fs::read(model::file(format!("tests/golden/{name}.{kind}.json"))).expect("committed");
     serde_json::from_slice(&text).expect("json")
 }
 
@@ -183,30 +184,47 @@ fn perplexity_matches<B: Backend>(backend: B, name: &str) {
     }
 }
 
-fn cpu() -> ictus::backend::cpu::CpuBackend {
-    ictus::backend::cpu::CpuBackend::new(2)
+/// The processor with the threads that the project's machines have.
+fn cpu() -> CpuBackend {
+    CpuBackend::new(2)
 }
 
 #[test]
-fn logits_are_exact_with_nothing_rounded() {
+fn smollm2_logits_match_the_exact_ones() {
     logits_match(cpu(), SMOLLM2, KvType::F32, TOLERANCE);
+}
+
+#[test]
+fn gemma_logits_match_the_exact_ones() {
     logits_match(cpu(), GEMMA3, KvType::F32, TOLERANCE);
 }
 
 #[test]
-fn logits_are_close_with_16_bit_keys_and_values() {
+fn smollm2_logits_are_near_with_16_bit_keys_and_values() {
     logits_match(cpu(), SMOLLM2, KvType::F16, TOLERANCE_F16);
+}
+
+#[test]
+fn gemma_logits_are_near_with_16_bit_keys_and_values() {
     logits_match(cpu(), GEMMA3, KvType::F16, TOLERANCE_F16);
 }
 
 #[test]
-fn greedy_tokens_are_those_of_the_exact_computation() {
+fn smollm2_picks_the_exact_greedy_tokens() {
     greedy_matches(cpu(), SMOLLM2);
+}
+
+#[test]
+fn gemma_picks_the_exact_greedy_tokens() {
     greedy_matches(cpu(), GEMMA3);
 }
 
 #[test]
-fn perplexity_is_that_of_the_exact_computation() {
+fn smollm2_perplexity_is_the_exact_one() {
     perplexity_matches(cpu(), SMOLLM2);
+}
+
+#[test]
+fn gemma_perplexity_is_the_exact_one() {
     perplexity_matches(cpu(), GEMMA3);
 }

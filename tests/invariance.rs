@@ -11,11 +11,16 @@
 
 #[path = "common/model.rs"]
 mod model;
+#[path = "common/models.rs"]
+mod models;
 #[path = "common/naive.rs"]
 mod naive;
 #[path = "common/random.rs"]
 mod random;
 
+use std::path::Path;
+
+use ictus::backend::cpu::CpuBackend;
 use ictus::backend::{Backend, KvType};
 use ictus::checkpoint::Checkpoint;
 use ictus::executor::Executor;
@@ -198,7 +203,7 @@ fn any_options(random: &mut Random, kv_type: KvType, longest: usize) -> PagedOpt
 
 fn schedules_agree<B: Backend>(
     random: &mut Random,
-    path: &str,
+    path: impl AsRef<Path>,
     longest: usize,
     count: usize,
     backend: impl Fn(usize) -> B,
@@ -214,13 +219,13 @@ fn schedules_agree<B: Backend>(
             let mut runtime = model::runtime(backend(threads), &checkpoint, &options);
             compared += run(random, &mut runtime, &truth);
         }
-        println!("{path} {kv_type:?}: {compared} rows compared");
+        println!("{} {kv_type:?}: {compared} rows compared", checkpoint.name());
         assert!(compared > 0, "a schedule asks for rows");
     }
 }
 
 /// Requests under random plans of an engine over the model; pools and pages of any size, some too small for all lanes at once.
-fn plans_agree<B: Backend>(random: &mut Random, path: &str, rounds: usize, backend: impl Fn(usize) -> B) {
+fn plans_agree<B: Backend>(random: &mut Random, path: impl AsRef<Path>, rounds: usize, backend: impl Fn(usize) -> B) {
     let checkpoint = Checkpoint::open(model::file(path)).expect("the model opens");
     let vocab = checkpoint.config().vocab as u32;
     for _ in 0..rounds {
@@ -239,18 +244,45 @@ fn plans_agree<B: Backend>(random: &mut Random, path: &str, rounds: usize, backe
     }
 }
 
+/// One model per family, with quantised weights of every kind among them.
+const FAMILIES: [&str; 5] = [
+    "tests/data/llama-rope-scaled.gguf",
+    "tests/data/llama-window.gguf",
+    "tests/data/qwen2.gguf",
+    "tests/data/qwen3.gguf",
+    "tests/data/gemma3.gguf",
+];
+
 #[test]
-fn engine_on_the_naive_backend_answers_the_same_bits_under_every_plan() {
-    let mut random = Random::new("plans, naive");
-    for path in ["tests/data/gemma3.gguf", "tests/data/llama-window.gguf"] {
-        plans_agree(&mut random, path, 1, |_| Naive::default());
+fn processor_answers_the_same_bits_under_every_schedule() {
+    let mut random = Random::new("schedules, processor");
+    for path in FAMILIES {
+        schedules_agree(&mut random, path, 40, 4, CpuBackend::new);
     }
 }
 
 #[test]
-fn naive_backend_answers_the_same_bits_under_every_schedule() {
-    let mut random = Random::new("invariance, naive");
+fn engine_on_the_processor_answers_the_same_bits_under_every_plan() {
+    let mut random = Random::new("plans, processor");
+    for path in FAMILIES {
+        plans_agree(&mut random, path, 1, CpuBackend::new);
+    }
+}
+
+#[test]
+fn smollm2_answers_the_same_bits_under_some_schedules() {
+    let mut random = Random::new("schedules, SmolLM2");
+    if let Some(path) = models::find(models::SMOLLM2) {
+        schedules_agree(&mut random, path, 24, 1, CpuBackend::new);
+    }
+}
+
+/// So that a failure above tells kernels from bookkeeping.
+#[test]
+fn naive_backend_answers_the_same_bits_under_every_schedule_and_plan() {
+    let mut random = Random::new("schedules and plans, naive");
     for path in ["tests/data/gemma3.gguf", "tests/data/llama-window.gguf"] {
-        schedules_agree(&mut random, path, 40, 4, |_| Naive::default());
+        schedules_agree(&mut random, path, 40, 2, |_| Naive::default());
+        plans_agree(&mut random, path, 1, |_| Naive::default());
     }
 }

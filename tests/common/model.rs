@@ -9,8 +9,8 @@ use ictus::runtime::{
 };
 use ictus::sample::SampleRequest;
 
-/// A file of the project.
-pub(crate) fn file(name: &str) -> PathBuf {
+/// A file of the project; an absolute path stays what it is.
+pub(crate) fn file(name: impl AsRef<Path>) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
