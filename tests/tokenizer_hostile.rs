@@ -194,10 +194,10 @@ fn bytes_without_a_token_are_dropped_wherever_they_are() {
     let tokenizer = file.build().unwrap();
     assert_eq!(tokenizer.missing_bytes(), [4, 6]);
     let encode = |text: &str| tokenizer.encode(text, EncodeOptions::default()).unwrap();
-    assert_eq!(encode("\u{4}"), []);
-    assert_eq!(encode("\u{4}\u{4}\u{6}\u{4}"), []);
+    assert!(encode("\u{4}").is_empty());
+    assert!(encode("\u{4}\u{4}\u{6}\u{4}").is_empty());
     assert_eq!(encode("a\u{4}\u{4}bc\u{6}"), [97, 98, 99]);
-    assert_eq!(encode(&"\u{6}".repeat(200)), []);
+    assert!(encode(&"\u{6}".repeat(200)).is_empty());
 }
 
 #[test]
