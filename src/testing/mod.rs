@@ -20,6 +20,7 @@ mod free_runtime;
 mod harness;
 mod restless;
 pub mod schedule;
+mod shared;
 pub mod tick_contract;
 
 pub use crate::engine::{PlanBuilder, basic_admit};
@@ -28,6 +29,7 @@ pub use events::Events;
 pub use free_runtime::FreeRuntime;
 pub use harness::Harness;
 pub use restless::RestlessRings;
+pub use shared::SharedStage;
 
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
