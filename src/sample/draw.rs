@@ -7,7 +7,7 @@
 //!   probabilities on every machine, at every batch size and with every number of threads.
 
 use super::Scratch;
-use super::filter::{Candidate, Cuts, Ranked};
+use super::filter::{Cuts, Ranked};
 
 /// Weights of tokens further than this below the best are 0 (T-116): about a ten-millionth of a billionth of it.
 const LEAST: f32 = -36.7368;
@@ -126,10 +126,8 @@ pub fn probabilities(row: &[f32], temperature: f32, out: &mut Vec<f32>) {
 pub fn draw(row: &[f32], temperature: f32, cuts: Cuts, u: f64, scratch: &mut Scratch) -> u32 {
     let Scratch { weights, candidates } = scratch;
     probabilities(row, temperature, weights);
-    candidates.clear();
-    let with_mass = weights.iter().zip(0..).filter(|&(&probability, _)| probability > 0.0);
-    candidates.extend(with_mass.map(|(&probability, id)| Candidate { probability, id }));
-    Ranked::new(candidates).draw(row.len(), cuts, u)
+    let best = maximum(weights);
+    Ranked::new(weights, best, candidates).draw(cuts, u)
 }
 
 #[cfg(test)]

@@ -1,16 +1,18 @@
 #![forbid(unsafe_code)]
 //! Top-k, min-p and top-p, and the walk that ends at the drawn token (T-117, T-118).
 //!
-//! The cuts speak of all tokens sorted by probability. A draw looks at the head of that list only, so the list is sorted as
-//! far as somebody looked: each time the sorted head runs out, a quickselect splits off about as much again.
+//! The cuts speak of all tokens sorted by probability. A draw looks at the head of that list only, so the list is gathered and
+//! sorted as far as somebody looked. Tokens are gathered in bands, each a thousand times less likely than the one before: of a
+//! model's row the first band holds a few hundred of all the tokens. Within what is gathered a quickselect splits the next
+//! stretch off, about as long again as what is sorted.
 //!
 //! ```text
-//! [ sorted, best first | the rest, in any order, none better than the last sorted one ]
+//! [ sorted, best first | gathered, none better than the last sorted one ]   not gathered: all below the floor
 //! ```
 //!
 //! # Invariants
 //! - The order is total (probability descending, then id ascending), so every way of sorting gives one list.
-//! - Tokens without probability are not in the list, but are counted where the cuts count: they come last.
+//! - Tokens without probability are never gathered, but are counted where the cuts count: they come last.
 
 use core::cmp::Ordering;
 
@@ -39,43 +41,76 @@ impl Cuts {
     pub const OFF: Self = Self { top_k: 0, min_p: 0.0, top_p: 1.0 };
 }
 
+/// How much less likely the tokens of one band are than those of the one before.
+const BAND: f32 = 1.0 / 1024.0;
+
 /// Tokens with probability, sorted as far as somebody looked.
 pub(super) struct Ranked<'c> {
-    candidates: &'c mut [Candidate],
+    probabilities: &'c [f32],
+    candidates: &'c mut Vec<Candidate>,
     sorted: usize,
+    /// Every token at or above it is gathered; 0 when all with probability are.
+    floor: f32,
 }
 
 impl<'c> Ranked<'c> {
-    /// Nothing is sorted yet. Probabilities are above 0.
-    pub(super) fn new(candidates: &'c mut [Candidate]) -> Self {
-        Self { candidates, sorted: 0 }
+    /// Over the probabilities of a row, the largest of which is `best`; uses `candidates` as memory.
+    pub(super) fn new(probabilities: &'c [f32], best: f32, candidates: &'c mut Vec<Candidate>) -> Self {
+        candidates.clear();
+        let mut ranked = Self { probabilities, candidates, sorted: 0, floor: f32::INFINITY };
+        ranked.gather(best * BAND);
+        ranked
     }
 
     /// The `index`-th best, or none past the end.
     fn get(&mut self, index: usize) -> Option<Candidate> {
-        if index >= self.sorted {
-            self.sort_to(index);
+        while index >= self.sorted {
+            if self.sorted < self.candidates.len() {
+                self.sort_more();
+            } else if self.floor > 0.0 {
+                self.gather(self.floor * BAND);
+            } else {
+                return None;
+            }
         }
         self.candidates.get(index).copied()
     }
 
-    /// Sorts on until `index` lies in the sorted head, or everything does.
-    fn sort_to(&mut self, index: usize) {
-        const FIRST: usize = 128;
-        while self.sorted <= index && self.sorted < self.candidates.len() {
-            let rest = &mut self.candidates[self.sorted..];
-            let more = FIRST.max(self.sorted * 2).min(rest.len());
-            if more < rest.len() {
-                rest.select_nth_unstable_by(more - 1, rank);
+    /// Lowers the floor and gathers the tokens between.
+    fn gather(&mut self, floor: f32) {
+        const BLOCK: usize = 64;
+        // Below the smallest normal number a product no longer tells bands apart: the last one takes all.
+        let floor = if floor < f32::MIN_POSITIVE { 0.0 } else { floor };
+        let least = floor.max(f32::from_bits(1));
+        for (block, first) in self.probabilities.chunks(BLOCK).zip((0u32..).step_by(BLOCK)) {
+            // Nearly every block has none; finding that out takes no branch per token.
+            if !block.iter().fold(false, |any, &p| any | (p >= least)) {
+                continue;
             }
-            rest[..more].sort_unstable_by(rank);
-            self.sorted += more;
+            for (&probability, id) in block.iter().zip(first..) {
+                if probability >= least && probability < self.floor {
+                    self.candidates.push(Candidate { probability, id });
+                }
+            }
         }
+        self.floor = floor;
     }
 
-    /// How many have at least this probability.
+    /// Sorts the next stretch of what is gathered.
+    fn sort_more(&mut self) {
+        const FIRST: usize = 128;
+        let rest = &mut self.candidates[self.sorted..];
+        let more = FIRST.max(self.sorted * 2).min(rest.len());
+        if more < rest.len() {
+            rest.select_nth_unstable_by(more - 1, rank);
+        }
+        rest[..more].sort_unstable_by(rank);
+        self.sorted += more;
+    }
+
+    /// How many have at least this probability, which is above 0.
     fn count_from(&self, least: f32) -> usize {
-        self.candidates.iter().filter(|candidate| candidate.probability >= least).count()
+        self.probabilities.iter().filter(|&&p| p >= least).count()
     }
 
     /// The sum of the first `count`, best first.
@@ -90,10 +125,10 @@ impl<'c> Ranked<'c> {
         sum
     }
 
-    /// The token where `u` ends among those that `cuts` leave of a row of `row_len` (T-117, T-118); 0 when nothing has mass.
-    pub(super) fn draw(&mut self, row_len: usize, cuts: Cuts, u: f64) -> u32 {
+    /// The token where `u` ends among those that `cuts` leave of the row (T-117, T-118); 0 when nothing has mass.
+    pub(super) fn draw(&mut self, cuts: Cuts, u: f64) -> u32 {
         let Some(best) = self.get(0) else { return 0 };
-        let (kept, cut) = self.kept(row_len, best, cuts);
+        let (kept, cut) = self.kept(best, cuts);
         let total = if cut { self.sum(kept) } else { 1.0 };
         let mut target = u as f32 * total;
         let mut last = best;
@@ -109,7 +144,8 @@ impl<'c> Ranked<'c> {
     }
 
     /// How many of the whole row stay, and whether a cut applied.
-    fn kept(&mut self, row_len: usize, best: Candidate, cuts: Cuts) -> (usize, bool) {
+    fn kept(&mut self, best: Candidate, cuts: Cuts) -> (usize, bool) {
+        let row_len = self.probabilities.len();
         let mut kept = row_len;
         let mut cut = false;
         if cuts.top_k != 0 {
@@ -156,30 +192,32 @@ fn rank(a: &Candidate, b: &Candidate) -> Ordering {
 mod tests {
     use super::*;
 
-    fn candidates(probabilities: &[f32]) -> Vec<Candidate> {
-        probabilities.iter().zip(0..).map(|(&probability, id)| Candidate { probability, id }).collect()
+    fn ranking(probabilities: &[f32]) -> Vec<Candidate> {
+        let best = probabilities.iter().copied().fold(0.0, f32::max);
+        let mut candidates = Vec::new();
+        let mut ranked = Ranked::new(probabilities, best, &mut candidates);
+        (0..).map_while(|index| ranked.get(index)).collect()
     }
 
-    /// T-117: the list is the same however it comes to be sorted.
+    /// T-117: the list is the same however it comes to be sorted, across bands and stretches.
     #[test]
     fn looking_step_by_step_gives_the_fully_sorted_list() {
-        let probabilities: Vec<f32> =
-            (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 25) as f32 + 1.0).collect();
-        let mut sorted = candidates(&probabilities);
-        sorted.sort_by(rank);
-        let mut looked_at = candidates(&probabilities);
-        let mut ranked = Ranked::new(&mut looked_at);
-        for (index, &expected) in sorted.iter().enumerate() {
-            assert_eq!(ranked.get(index), Some(expected));
+        let hashed = |i: u32| i.wrapping_mul(2_654_435_761);
+        let flat: Vec<f32> = (0..5000).map(|i| (hashed(i) >> 25) as f32 + 1.0).collect();
+        // Over a hundred powers of two, with ties, zeros and subnormal numbers.
+        let steep: Vec<f32> = (0..5000).map(|i| (-((hashed(i) >> 24) as f32)).exp2()).collect();
+        let single = [0.0, 1.0, 0.0];
+        for probabilities in [&flat[..], &steep, &single, &[0.0; 70], &[]] {
+            let listed = probabilities.iter().zip(0..).map(|(&probability, id)| Candidate { probability, id });
+            let mut sorted: Vec<Candidate> = listed.filter(|candidate| candidate.probability > 0.0).collect();
+            sorted.sort_by(rank);
+            assert_eq!(ranking(probabilities), sorted);
         }
-        assert_eq!(ranked.get(5000), None);
     }
 
     #[test]
     fn ties_go_to_the_lower_id() {
-        let mut list = candidates(&[0.25, 0.5, 0.25, 0.5]);
-        let mut ranked = Ranked::new(&mut list);
-        let ids: Vec<u32> = (0..4).filter_map(|index| ranked.get(index)).map(|candidate| candidate.id).collect();
+        let ids: Vec<u32> = ranking(&[0.25, 0.5, 0.25, 0.5]).iter().map(|candidate| candidate.id).collect();
         assert_eq!(ids, [1, 3, 0, 2]);
     }
 }

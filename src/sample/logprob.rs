@@ -54,18 +54,31 @@ pub fn logprobs(row: &[f32], token: u32, k: u32) -> Logprobs {
 
 /// Fills `top` with the best tokens of the row and their logits, best first; answers how many there are.
 fn best_of(row: &[f32], top: &mut [(u32, f32)]) -> usize {
+    const BLOCK: usize = 64;
     let mut count = 0;
-    for (&logit, id) in row.iter().zip(0..) {
-        let full = count == top.len();
-        // A later token with an equal logit ranks below, so it only enters where there is room.
-        let enters = !logit.is_nan() && (!full || top.last().is_some_and(|&(_, worst)| logit > worst));
-        if !enters {
+    for (block, first) in row.chunks(BLOCK).zip((0u32..).step_by(BLOCK)) {
+        // A later token with an equal logit ranks below, so once the list is full only a larger one enters it.
+        let worst = if count < top.len() { None } else { top.last().map(|&(_, worst)| worst) };
+        let enters = worst.is_none_or(|worst| block.iter().fold(false, |any, &logit| any | (logit > worst)));
+        if top.is_empty() || !enters {
             continue;
         }
-        let place = top[..count].partition_point(|&(_, better)| better >= logit);
-        count += usize::from(!full);
-        top[place..count].rotate_right(1);
-        top[place] = (id, logit);
+        for (&logit, id) in block.iter().zip(first..) {
+            count = insert(top, count, id, logit);
+        }
     }
+    count
+}
+
+/// Puts one token where it belongs among the first `count`, if it belongs there; answers how many there are now.
+fn insert(top: &mut [(u32, f32)], count: usize, id: u32, logit: f32) -> usize {
+    let full = count == top.len();
+    if logit.is_nan() || (full && top.last().is_none_or(|&(_, worst)| logit <= worst)) {
+        return count;
+    }
+    let place = top[..count].partition_point(|&(_, better)| better >= logit);
+    let count = count + usize::from(!full);
+    top[place..count].rotate_right(1);
+    top[place] = (id, logit);
     count
 }
