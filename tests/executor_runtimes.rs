@@ -8,6 +8,7 @@ use ictus::engine::Engine;
 use ictus::executor::Executor;
 use ictus::record::constant::{fault, finish, sampling, tick_status};
 use ictus::record::{LaneAdmit, Status};
+use ictus::ring::{MemoryRingShape, MemoryRings};
 use ictus::runtime::{
     Answers, Descriptor, FakeRuntime, Feed, MemCounters, Runtime, RuntimeError, SamplingSupport, SeqHandle, Vocabulary,
 };
@@ -323,6 +324,36 @@ fn lane_with_a_full_context_is_not_fed() {
     let emits: Vec<_> = events.emits.iter().map(|emit| (emit.lane_tag, emit.n_tokens, emit.finish)).collect();
     assert_eq!(emits, [(1, 0, finish::LENGTH)], "{events:?}");
     host.engine.audit().expect("the engine is sound");
+}
+
+#[test]
+fn faulted_lane_leaves_no_logprobs() {
+    let shape = MemoryRingShape { emit_tokens: 4, ..MemoryRingShape::default() };
+    let engine = Executor::new(FakeRuntime::default());
+    let mut host = Harness::with_engine_and_rings(engine, MemoryRings::with_shape(shape));
+    for tag in [1, 2] {
+        let prompt = host.prompt(&[1, 2, 3]);
+        let plan = host.plan().admit_with(|admit| admit.want_logprobs = 1, tag, prompt).prefill(tag, 0, 3);
+        host.tick_ok(plan);
+    }
+    // The first lane's five tokens do not fit its slot (T-141): it has no emit, and no log-probabilities to go with one.
+    let plan = host.plan().decode(1, 5).decode(2, 3);
+    let events = host.tick_ok(plan);
+    assert_eq!(events.faults.iter().map(|f| (f.lane_tag, f.code)).collect::<Vec<_>>(), [(1, fault::REF_SPAN_OOB)]);
+    assert_eq!(events.logprobs.iter().map(|record| record.lane_tag).collect::<Vec<_>>(), [2, 2, 2]);
+}
+
+#[test]
+fn yield_ends_prefill_after_a_step_of_any_length() {
+    let engine = Executor::new(FakeRuntime::with(|options| options.descriptor.prefill_step_tokens = 2));
+    let mut host = Harness::with_engine(engine);
+    host.rings.set_yield(true);
+    let prompt = host.prompt(&[3; 10]);
+    let plan = host.plan().admit(1, prompt).prefill(1, 0, 10).decode(1, 4);
+    let events = host.tick_ok(plan);
+    assert_eq!(host.committed(1).len(), 2, "T-91: between steps, never before the first");
+    assert_eq!(events.shed_entries.iter().map(|entry| (entry.lane_tag, entry.tokens)).collect::<Vec<_>>(), [(1, 8)]);
+    assert_eq!(events.emits.iter().map(|emit| emit.n_tokens).collect::<Vec<_>>(), [0]);
 }
 
 #[test]

@@ -275,6 +275,7 @@ mod tests {
         assert_eq!(lane.phase(), Phase::RowPending);
         lane.produce(4);
         assert_eq!((lane.phase(), lane.row().is_none()), (Phase::Ready, true));
+        assert_eq!(lane.draw_position(), 1, "a committed token counts like a drawn one (T-120)");
     }
 
     #[test]
