@@ -271,6 +271,9 @@
 #define ICTUS_NO_TOKEN 4294967295u
 
 
+// What an `ictus_sequence_t` points to: nothing that C could look at.
+typedef struct ictus_sequence ictus_sequence;
+
 // 0 or one of `ICTUS_REJECT_*`, `ICTUS_ERR_*`, `ICTUS_NEEDS_REPLAN`, `ICTUS_EBUSY`.
 typedef int32_t ictus_status;
 
@@ -483,11 +486,6 @@ typedef struct {
     // ictus_space_match_t records.
     ictus_array_t spaces;
 } ictus_match_result_t;
-
-// What an `ictus_sequence_t` points to: nothing that C could look at.
-typedef struct {
-    uint8_t _private[0];
-} ictus_sequence;
 
 // Handle of a sequence. NULL is none.
 typedef ictus_sequence *ictus_sequence_t;
@@ -1017,6 +1015,15 @@ typedef struct {
     // Tokens and context.
     uint8_t provenance_digest[32];
 } ictus_cache_key_t;
+
+// Receives the tokens of a lane as they are picked.
+//
+// `tokens` points at `n_tokens` ids and is valid for the call only. The callee must not call the engine.
+//
+// # Safety
+// Whoever puts a callback into a plan promises that, while that plan runs, it may be called on the ticking thread with the
+// `user` of the plan, any tag, and a span of readable ids; and that it does not unwind.
+typedef void (*ictus_partial_emit_fn)(void *user, uint64_t lane_tag, const uint32_t *tokens, uint32_t n_tokens);
 
 #ifdef __cplusplus
 extern "C" {

@@ -17,10 +17,7 @@ use crate::record::Status;
 
 /// What an `ictus_sequence_t` points to: nothing that C could look at.
 #[derive(Debug)]
-#[repr(C)]
-pub struct OpaqueSequence {
-    _private: [u8; 0],
-}
+pub struct OpaqueSequence(());
 
 #[derive(Debug)]
 struct Table {

@@ -1,0 +1,193 @@
+//! C and C++ programs, built with warnings as errors, against the library of this very build.
+//!
+//! The examples print what the Rust API prints; a host of its own lays out rings by hand; both C programs run under valgrind, where
+//! an invalid access, a jump on uninitialised memory or a leak fails the test.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ictus::engine::PlanBuilder;
+use ictus::record::constant::finish;
+use ictus::ring::{MemoryRings, Rings};
+use ictus::tokenizer::{DecodeOptions, EncodeOptions, TokenStream};
+use ictus::{Model, ModelOptions};
+use support::{STATIC_LIBRARIES, has, header_folder, library_folder, root, run};
+
+const WARNINGS: &[&str] = &["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-g"];
+const MODEL: &str = "models/ictus-tiny.gguf";
+
+#[derive(Clone, Copy, PartialEq)]
+enum Link {
+    Static,
+    Shared,
+}
+
+/// Builds sources of `folder` into a program; nothing when there is no such compiler.
+fn build(out: &Path, name: &str, compiler: &str, standard: &str, link: Link, sources: &[&str]) -> Option<PathBuf> {
+    if !has(compiler) {
+        println!("skipped: {name}: no {compiler}");
+        return None;
+    }
+    let program = out.join(name);
+    let mut command = Command::new(compiler);
+    command.arg(standard).args(WARNINGS).arg("-I").arg(header_folder()).arg("-o").arg(&program);
+    command.args(sources.iter().map(|source| root().join(source)));
+    match link {
+        Link::Static => command.arg(library_folder().join("libictus.a")).args(STATIC_LIBRARIES),
+        Link::Shared => {
+            let folder = library_folder();
+            command.arg("-L").arg(&folder).arg("-lictus").arg(format!("-Wl,-rpath,{}", folder.display()))
+        }
+    };
+    run(&mut command);
+    Some(program)
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+/// What the three hello programs print, from the Rust API.
+fn expected_story() -> String {
+    let prompt = "Once upon a time";
+    let model = Model::open(root().join(MODEL), &ModelOptions::default()).expect("the default model opens");
+    let mut engine = model.engine().expect("an engine");
+    let mut rings = MemoryRings::new();
+    let ids = model.tokenizer().encode(prompt, EncodeOptions { add_special: true, parse_special: true }).expect("ids");
+    let staged = rings.stage_prompt(&ids);
+    let mut stream = TokenStream::new(model.tokenizer(), DecodeOptions::default());
+    let mut story = prompt.to_owned();
+    for seq in 1..=200 {
+        let mut plan = PlanBuilder::new(seq).decode(1, 1);
+        if seq == 1 {
+            plan = plan.admit_with(|admit| admit.params.flags = 0, 1, staged).prefill(1, 0, ids.len() as u32);
+        }
+        let (plan, arena) = plan.build();
+        let emit = engine.tick(&plan, &arena, &mut rings).expect("accepted").emits[0];
+        let mut tokens = Vec::new();
+        rings.read_tokens(&emit.token_ref, &mut tokens).expect("fresh");
+        for token in tokens {
+            story.push_str(&stream.push(token).expect("in the vocabulary"));
+        }
+        if emit.finish != finish::NONE {
+            break;
+        }
+    }
+    story + &stream.finish() + "\n"
+}
+
+#[test]
+fn hello_says_the_same_in_c_and_cpp_as_in_rust() {
+    let story = expected_story();
+    assert!(story.len() > 100, "{story}");
+    let out = folder();
+    for (name, compiler, standard, link, source) in [
+        ("hello-c-static", "cc", "-std=c11", Link::Static, "examples/hello.c"),
+        ("hello-c-shared", "cc", "-std=c11", Link::Shared, "examples/hello.c"),
+        ("hello-cpp-static", "c++", "-std=c++17", Link::Static, "examples/hello.cpp"),
+        ("hello-cpp-shared", "c++", "-std=c++17", Link::Shared, "examples/hello.cpp"),
+    ] {
+        let Some(program) = build(out.path(), name, compiler, standard, link, &[source]) else { continue };
+        // From the root, without arguments: the path of the default model is relative to it.
+        assert_eq!(run(Command::new(&program).current_dir(root())), story, "{name}");
+        // A file that is not there is told, not printed by the library, and not a crash.
+        let failed = Command::new(&program).arg("no-such-model.gguf").output().expect("it runs");
+        let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+        assert_eq!(failed.status.code(), Some(1), "{said}");
+        assert!(said.contains("no-such-model.gguf") && failed.stdout.is_empty(), "{said}");
+    }
+}
+
+#[test]
+fn host_lays_out_rings_by_hand_and_samples_itself() {
+    let out = folder();
+    for (name, link) in [("rings-static", Link::Static), ("rings-shared", Link::Shared)] {
+        let Some(program) = build(out.path(), name, "cc", "-std=c11", link, &["tests/hosts/own_rings.c"]) else {
+            return;
+        };
+        assert_eq!(run(Command::new(program).arg(root().join(MODEL))), "own rings: ok\n");
+    }
+}
+
+fn valgrind(program: &Path) -> Command {
+    let mut command = Command::new("valgrind");
+    command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect"]);
+    command.arg(program);
+    command
+}
+
+/// Runs a program under valgrind, where it has to succeed.
+fn under_valgrind(program: &Path, arguments: &[&str]) {
+    if has("valgrind") {
+        run(valgrind(program).args(arguments).current_dir(root()));
+    } else {
+        println!("skipped: C hosts under valgrind: no valgrind (package valgrind)");
+    }
+}
+
+#[test]
+fn hello_in_c_is_clean_under_valgrind() {
+    let out = folder();
+    if let Some(program) = build(out.path(), "hello", "cc", "-std=c11", Link::Static, &["examples/hello.c"]) {
+        under_valgrind(&program, &[]);
+    }
+}
+
+/// A check that cannot fail checks nothing.
+#[test]
+fn valgrind_notices_a_leak() {
+    if !has("cc") || !has("valgrind") {
+        println!("skipped: C hosts under valgrind: no valgrind (package valgrind)");
+        return;
+    }
+    let out = folder();
+    let (source, program) = (out.path().join("leak.c"), out.path().join("leak"));
+    let leak = "#include <stdlib.h>\nint main(void) { volatile char *p = malloc(9); p = 0; return p != 0; }\n";
+    std::fs::write(&source, leak).expect("the source can be written");
+    run(Command::new("cc").arg(&source).arg("-o").arg(&program));
+    let found = valgrind(&program).output().expect("valgrind runs");
+    assert_eq!(found.status.code(), Some(99), "{}", String::from_utf8_lossy(&found.stderr));
+}
+
+#[test]
+fn host_with_rings_by_hand_is_clean_under_valgrind() {
+    let out = folder();
+    if let Some(program) = build(out.path(), "rings", "cc", "-std=c11", Link::Static, &["tests/hosts/own_rings.c"]) {
+        under_valgrind(&program, &[MODEL]);
+    }
+}
+
+#[test]
+fn header_stands_alone_in_c_and_cpp() {
+    let out = folder();
+    let alone = ["tests/hosts/header_alone.c"];
+    for (name, compiler, arguments) in
+        [("alone-c", "cc", &["-std=c11", "-x", "c"][..]), ("alone-cpp", "c++", &["-std=c++17", "-x", "c++"][..])]
+    {
+        if !has(compiler) {
+            println!("skipped: {name}: no {compiler}");
+            continue;
+        }
+        let program = out.path().join(name);
+        let mut command = Command::new(compiler);
+        command.args(arguments).args(WARNINGS).arg("-I").arg(header_folder()).arg(root().join(alone[0]));
+        command
+            .args(["-x", "none", "-o"])
+            .arg(&program)
+            .arg(library_folder().join("libictus.a"))
+            .args(STATIC_LIBRARIES);
+        run(&mut command);
+        run(&mut Command::new(program));
+    }
+}
+
+#[test]
+fn two_units_that_include_the_cpp_header_link() {
+    let out = folder();
+    let sources = ["tests/hosts/unit_a.cpp", "tests/hosts/unit_b.cpp"];
+    if let Some(program) = build(out.path(), "units", "c++", "-std=c++17", Link::Static, &sources) {
+        run(&mut Command::new(program));
+    }
+}
