@@ -153,7 +153,7 @@ pub struct StrategyGrant {
     pub _pad0: u32,
     /// [`ExactnessCert`] records.
     pub certificates: Array,
-    /// [`StateSpaceDesc`] records.
+    /// [`StateSpaceDesc`](super::StateSpaceDesc) records.
     pub state_spaces: Array,
     /// Bytes reserved for it.
     pub reserved_bytes: u64,
