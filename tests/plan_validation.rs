@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use ictus::engine::{Engine, PlanBuilder};
 use ictus::executor::Executor;
 use ictus::record::constant::{ring_id, sampling, tick_flag};
+use ictus::record::view::Unbounded;
 use ictus::record::{Array, LaneAdmit, LaneRetire, RecordArena, Status, TickPlan, TokenRef};
 use ictus::runtime::{FakeRuntime, Runtime};
 use ictus::testing::{EngineInspect, Harness, StageRings, digest_of_debug};
@@ -402,7 +403,7 @@ fn arrays() -> [PlanArray; 6] {
     ]
 }
 
-/// T-11 (A-10 .. A-13): what is wrong with an array, for each of the six.
+/// T-11 (A-10 .. ): what is wrong with an array, for each of the six.
 #[test]
 fn arrays_are_checked_before_they_are_read() {
     let mut arena = RecordArena::new();
@@ -418,7 +419,8 @@ fn arrays_are_checked_before_they_are_read() {
             (Array { data: at, count: 1, elem_size: 0 }, Status::RejectBadStride),
             (Array { data: off, count: 0, elem_size: 0 }, Status::RejectBadAlignment),
             (Array { data: off, count: 1, elem_size: least }, Status::RejectBadAlignment),
-            (Array { data: core::ptr::null(), count: 1, elem_size: least }, Status::RejectBadAlignment),
+            (Array { data: core::ptr::null(), count: 1, elem_size: least }, Status::RejectBounds),
+            (Array { data: outside, count: 1, elem_size: least - 1 }, Status::RejectBounds),
             (Array { data: at, count: u32::MAX, elem_size: u32::MAX }, Status::RejectBounds),
             (Array { data: at, count: 1, elem_size: 520 }, Status::RejectBounds),
             (Array { data: outside, count: 1, elem_size: least }, Status::RejectBounds),
@@ -431,6 +433,30 @@ fn arrays_are_checked_before_they_are_read() {
             assert_eq!(s.h.refused_record(&plan, &arena), expected, "{name}: {broken:?}");
             *array(&mut plan) = Array { data: at, count: 0, elem_size: least };
             s.h.tick_record(&plan, &arena).expect("an empty array is legal wherever it points");
+        }
+    }
+}
+
+/// the memory of a C caller has no bounds to look at first.
+#[test]
+fn arrays_of_a_c_caller_are_checked_by_shape() {
+    // SAFETY: every array of these plans is empty or refused before it is read.
+    let memory = unsafe { Unbounded::new() };
+    for (name, array, least) in arrays() {
+        let bad = [
+            (Array { data: core::ptr::null(), count: 1, elem_size: least - 1 }, Status::RejectBadStride),
+            (Array { data: core::ptr::null(), count: 1, elem_size: least }, Status::RejectBadAlignment),
+            (Array { data: 12 as *const _, count: 0, elem_size: least }, Status::RejectBadAlignment),
+            (Array { data: 8 as *const _, count: u32::MAX, elem_size: u32::MAX }, Status::RejectBounds),
+            (Array { data: usize::MAX.wrapping_sub(7) as *const _, count: 1, elem_size: least }, Status::RejectBounds),
+        ];
+        for (broken, expected) in bad {
+            let mut s = stage();
+            let (mut plan, _) = PlanBuilder::new(s.h.next_seq).build();
+            *array(&mut plan) = broken;
+            assert_eq!(s.h.refused_record(&plan, &memory), expected, "{name}: {broken:?}");
+            *array(&mut plan) = Array { data: 8 as *const _, count: 0, elem_size: least };
+            s.h.tick_record(&plan, &memory).expect("an empty array is legal wherever it points");
         }
     }
 }

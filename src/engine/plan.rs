@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
 //! Building a plan in Rust, record by record.
 //!
-//! ```ignore
+//! ```
 //! use ictus::engine::{PlanBuilder, basic_admit};
-//! use ictus::ring::{MemoryRings, Rings};
+//! use ictus::ring::MemoryRings;
 //!
 //! let mut rings = MemoryRings::new();
 //! let prompt = rings.stage_prompt(&[1, 2, 3]);

@@ -3,7 +3,11 @@
 //!
 //! Any engine goes through the same surface: give [`tick_contract`] a function that makes a [`Harness`] around a fresh one.
 //!
-//! ```ignore
+//! ```
+//! use ictus::executor::Executor;
+//! use ictus::runtime::FakeRuntime;
+//! use ictus::testing::{Harness, tick_contract};
+//!
 //! tick_contract::run_all(|| Harness::with_engine(Executor::new(FakeRuntime::default())));
 //! ```
 //!
