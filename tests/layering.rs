@@ -26,7 +26,7 @@ const TABLE: &[(&str, &[&str])] = &[
         "open",
         &["record", "tensor", "checkpoint", "tokenizer", "chat", "backend", "model", "runtime", "engine", "executor"],
     ),
-    ("abi", &["record", "ring", "engine", "runtime", "backend", "tokenizer", "chat", "open"]),
+    ("abi", &["record", "checkpoint", "ring", "engine", "runtime", "backend", "tokenizer", "chat", "open"]),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
