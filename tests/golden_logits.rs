@@ -6,13 +6,20 @@
 //!
 //! # Tolerance
 //! Where may single precision leave the exact numbers? Weights are decoded to the same single-precision values, so only
-//! activations are rounded. With u = 2^-24 = 6e-8, a sum of n products has an error of about sqrt(n) u of the norms' product
-//! (at most n u): with n up to 2048, 3e-6. Each of the 2 x 30 sections adds its own to the residual stream, so the stream's
-//! error is about sqrt(60) x 3e-6 = 2e-5 of it, were no section to amplify its input's error; attention and the gates do,
-//! several times over. Logits are products of the stream (normed to about sqrt(hidden) = 25) with rows of the head, whose length is
-//! a few: 25 x 4 x 2e-5 = 2e-3, and more when it is amplified. The bound of 1e-2 is that, five times. llama.cpp with single
-//! precision weights is 2e-4 and 2e-2 away (the latter through a table for GELU). 16-bit keys and values round each at 5e-4,
-//! a hundred times coarser than a sum's error, so they have a bound of their own, and are not the default.
+//! activations are rounded. With u = 2^-24 = 6e-8, a sum of n products in eight lanes has an error of about sqrt(n / 8) u of the
+//! norms' product: with n up to 2048, 1e-6. Each of the 2 x 30 sections adds its own to the residual stream: sqrt(60) x 1e-6 = 8e-6
+//! of it. Logits are products of the stream, normed to sqrt(hidden) = 25, with rows of the head, whose length is a few: were
+//! all of the error in the direction of a row, 25 x 4 x 8e-6 = 8e-4; a random direction has 1 / sqrt(hidden) of that, 3e-5.
+//! The bound is the former; what the project asks for is 1e-2. 16-bit keys and values are rounded by 2^-11 = 5e-4 each,
+//! 500 times coarser than a sum: 2e-2. That is past 1e-2, so single precision is the default, and they have a bound of their own.
+//!
+//! # Measured
+//! | | SmolLM2, Q4_1 | Gemma 3, Q4_K_M |
+//! | --- | --- | --- |
+//! | logits, keys and values of 32 bits | 2.4e-5 | 3.9e-5 |
+//! | logits, keys and values of 16 bits | 2.4e-2 | 1.1e-2 |
+//! | greedy tokens | 448 of 448 | 448 of 448 |
+//! | perplexity, relative | 1.1e-8 | 1.2e-7 |
 
 #![allow(dead_code, reason = "the shared helpers have more than this file uses")]
 
@@ -29,7 +36,7 @@ use models::{GEMMA3, SMOLLM2};
 use serde_json::Value;
 
 /// Largest error of a logit with nothing rounded to 16 bits.
-const TOLERANCE: f64 = 1e-2;
+const TOLERANCE: f64 = 1e-3;
 /// Largest error with 16-bit keys and values.
 const TOLERANCE_F16: f64 = 1e-1;
 /// Greedy tokens may differ from a step on whose lead is below this.
