@@ -1,0 +1,547 @@
+//! Every bad argument of every C function gets its status, twice, and leaves no trace (A-30 .. A-39).
+//!
+//! The engine behind most of these is the real executor over the fake runtime, so that what a refusal must leave alone is real: the
+//! same ticks with and without refusals in between give the same tokens and counters.
+
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "a test calls C functions in a row, all for one reason")]
+
+use std::ffi::{c_char, c_void};
+use std::ptr::{null, null_mut};
+
+use ictus::abi::*;
+use ictus::engine::{Engine, EventsView, ExportSize, OpHandle, PlanBuilder, SeqHandle};
+use ictus::executor::Executor;
+use ictus::record::constant::{op_state, ring_id, ring_kind, ring_role, sampling_flag};
+use ictus::record::view::{Memory, Plain};
+use ictus::record::*;
+use ictus::ring::{Rings, SharedRing};
+use ictus::runtime::FakeRuntime;
+
+fn fake() -> ModelHandle {
+    let model = adopt_engine(Box::new(Executor::new(FakeRuntime::default())));
+    // SAFETY: NULL is all defaults.
+    assert_eq!(unsafe { ictus_model_rings_create(model, null()) }, 0);
+    model
+}
+
+fn free(model: ModelHandle) {
+    // SAFETY: a handle is a number.
+    assert_eq!(unsafe { ictus_model_free(model) }, 0);
+}
+
+/// The call answers with the status, and does so again.
+#[track_caller]
+fn twice(expected: Status, mut call: impl FnMut() -> i32) {
+    for _ in 0..2 {
+        assert_eq!(Status::from_code(call()), Some(expected));
+    }
+}
+
+/// A pointer to `value` off its alignment. It is refused before it is used.
+fn off<T>(value: &T) -> *mut T {
+    (&raw const *value).cast_mut().wrapping_byte_add(1)
+}
+
+fn empty_plan(plan_seq: u64) -> TickPlan {
+    PlanBuilder::new(plan_seq).build().0
+}
+
+fn last_error(model: ModelHandle) -> String {
+    let (mut text, mut bytes) = ([0 as c_char; 512], 0u64);
+    // SAFETY: 512 bytes are there.
+    assert_eq!(unsafe { ictus_model_last_error(model, text.as_mut_ptr(), 512, &raw mut bytes) }, 0);
+    let text: Vec<u8> = text[..bytes as usize].iter().map(|&byte| byte as u8).collect();
+    String::from_utf8(text).expect("UTF-8")
+}
+
+/// All functions that take a model and answer with a status, with arguments that are well-formed.
+fn calls_on(model: ModelHandle) -> Vec<(&'static str, Box<dyn Fn() -> i32>)> {
+    macro_rules! calls {
+        ($($name:ident($($argument:expr),*);)*) => {
+            // SAFETY: the arguments are NULL or outlive the call.
+            vec![$((stringify!($name), Box::new(move || unsafe { $name(model, $($argument),*) }) as Box<dyn Fn() -> i32>)),*]
+        };
+    }
+    let span = TokenRef::zeroed();
+    calls! {
+        ictus_tick(&raw const *Box::leak(Box::new(empty_plan(900))), Box::leak(Box::new(null())));
+        ictus_rings_attach(null(), 0);
+        ictus_state_spaces(Box::leak(Box::new(Array::EMPTY)));
+        ictus_strategy_register(null(), null_mut());
+        ictus_op_poll(1, Box::leak(Box::new(OpStatus::zeroed())));
+        ictus_op_cancel(1);
+        ictus_space_match(1, span, Array::EMPTY, Box::leak(Box::new(null())));
+        ictus_seed_acquire(span, 1, 0, Box::leak(Box::new(0)));
+        ictus_seed_release(1);
+        ictus_seed_lease_ticks(Box::leak(Box::new(0)));
+        ictus_seed_adopt(null_mut(), span, Box::leak(Box::new(0)));
+        ictus_cache_evict(Box::leak(Box::new(ShedPolicy::zeroed())), 0, Box::leak(Box::new(0)));
+        ictus_cache_evict_entries(Array::EMPTY);
+        ictus_tick_sequence_free(null_mut());
+        ictus_tick_sequence_publish(null_mut(), null(), 0);
+        ictus_tick_grammar_free(1);
+        ictus_tick_logit_bias_free(1);
+        ictus_media_probe(c"x".as_ptr(), Box::leak(Box::new(MediaInfo::zeroed())));
+        ictus_media_encode(c"x".as_ptr(), Box::leak(Box::new(0)), Box::leak(Box::new(MediaInfo::zeroed())));
+        ictus_media_release(1);
+        ictus_media_bind(1, 1, 0);
+        ictus_unpublish(null(), 0);
+        ictus_control_attach(null_mut(), 0);
+        ictus_model_info(null_mut());
+        ictus_model_log(0, None, null_mut());
+        ictus_model_rings_create(null());
+        ictus_model_stage_prompt(null(), 0, null_mut());
+        ictus_model_read_tokens(null(), null_mut(), 0, null_mut());
+        ictus_model_read_logits(null(), null_mut(), 0, null_mut());
+        ictus_model_tokenize(null(), 0, 0, null_mut(), 0, null_mut());
+        ictus_model_detokenize(null(), 0, 0, null_mut(), 0, null_mut());
+        ictus_model_is_end(0, null_mut());
+        ictus_text_begin(0, null_mut());
+        ictus_text_push(1, 0, null_mut(), 0, null_mut());
+        ictus_text_end(1, null_mut(), 0, null_mut());
+        ictus_model_chat_text(null(), 0, 0, 0, null_mut(), 0, null_mut());
+        ictus_model_chat_tokens(null(), 0, 0, 0, null_mut(), 0, null_mut());
+    }
+}
+
+/// Those that take a sequence.
+fn calls_on_sequence(sequence: SequenceHandle) -> Vec<(&'static str, Box<dyn Fn() -> i32>)> {
+    macro_rules! calls {
+        ($($name:ident($($argument:expr),*);)*) => {
+            // SAFETY: the arguments are NULL or outlive the call.
+            vec![$((stringify!($name), Box::new(move || unsafe { $name(sequence, $($argument),*) }) as Box<dyn Fn() -> i32>)),*]
+        };
+    }
+    let (range, buf) = (TokenRange::zeroed(), Buf::zeroed());
+    calls! {
+        ictus_seq_fork(Box::leak(Box::new(null_mut())), 0);
+        ictus_space_export_size(1, range, 0, Box::leak(Box::new(0)), Box::leak(Box::new(0)));
+        ictus_space_snapshot(1, 0, buf, 0, Box::leak(Box::new(0)));
+        ictus_space_restore(1, buf, Box::leak(Box::new(0)));
+        ictus_space_snapshot_boundary(1, 0, Box::leak(Box::new(0)));
+        ictus_space_trim(1, 0);
+        ictus_space_demote(1, range, 0, buf, 0, Box::leak(Box::new(0)));
+        ictus_space_promote(1, range, buf, Box::leak(Box::new(0)));
+    }
+}
+
+/// NULL, released and foreign handles are unknown to every function.
+#[test]
+fn models_that_are_none_are_unknown_to_every_function() {
+    let released = fake();
+    free(released);
+    let live = fake();
+    // SAFETY: a handle is a number.
+    let sequence = unsafe { ictus_tick_sequence_create(live) };
+    assert!(!sequence.is_null());
+    let local = 0u64;
+    let foreign: ModelHandle = (&raw const local).cast_mut().cast();
+    for model in [null_mut(), released, foreign, sequence.cast()] {
+        for (name, call) in calls_on(model) {
+            for _ in 0..2 {
+                assert_eq!(Status::from_code(call()), Some(Status::UnknownHandle), "{name} on {model:?}");
+            }
+        }
+        // SAFETY: handles are numbers, and pointers are not reached.
+        unsafe {
+            twice(Status::UnknownHandle, || ictus_model_free(model));
+            twice(Status::UnknownHandle, || ictus_model_set_yield(model, 1));
+            twice(Status::UnknownHandle, || ictus_model_set_latency(model, 1));
+            twice(Status::UnknownHandle, || ictus_model_last_error(model, null_mut(), 0, null_mut()));
+            assert!(ictus_capability_descriptor(model).is_null());
+            assert!(ictus_tick_lane_sequence(model, 1).is_null());
+            assert!(ictus_tick_sequence_create(model).is_null());
+            assert_eq!(ictus_tick_grammar_create(model, c"{}".as_ptr()), 0);
+            assert_eq!(ictus_tick_grammar_create_structural(model, c"{}".as_ptr()), 0);
+            assert_eq!(ictus_tick_logit_bias_create(model, [1].as_ptr(), [1.0].as_ptr(), 1), 0);
+        }
+    }
+    // Sequences: none, the model's own handle, an address, one that was freed.
+    // SAFETY: handles are numbers.
+    assert_eq!(unsafe { ictus_tick_sequence_free(live, sequence) }, 0);
+    let other = fake();
+    // SAFETY: as above.
+    let of_another = unsafe { ictus_tick_sequence_create(other) };
+    for stale in [null_mut(), live.cast(), foreign.cast(), sequence] {
+        for (name, call) in calls_on_sequence(stale) {
+            for _ in 0..2 {
+                assert_eq!(Status::from_code(call()), Some(Status::UnknownHandle), "{name} on {stale:?}");
+            }
+        }
+    }
+    for wrong in [null_mut(), sequence, of_another] {
+        let mut lease = 0;
+        // SAFETY: the pointers are locals.
+        unsafe {
+            twice(Status::UnknownHandle, || ictus_tick_sequence_free(live, wrong));
+            twice(Status::UnknownHandle, || ictus_tick_sequence_publish(live, wrong, null(), 0));
+            twice(Status::UnknownHandle, || ictus_seed_adopt(live, wrong, TokenRef::zeroed(), &raw mut lease));
+        }
+    }
+    // SAFETY: the sequence of the other model lives on.
+    assert_eq!(unsafe { ictus_tick_sequence_free(other, of_another) }, 0);
+    free(live);
+    free(other);
+}
+
+/// pointers that are needed and NULL, misaligned, or of a record too short.
+fn bad_pointers(model: ModelHandle) {
+    let (null_status, misaligned) = (Status::RejectBadStruct, Status::RejectBadAlignment);
+    let plan = empty_plan(1);
+    let short = TickPlan { struct_size: 151, ..plan };
+    let (word, mut events, mut tokens) = (0u64, null(), [0u32; 4]);
+    let (reference, mut count) = (TokenRef::zeroed(), 0u64);
+    let policy = ShedPolicy::zeroed();
+    let (info, shape, status) = (MediaInfo::zeroed(), RingShape::zeroed(), OpStatus::zeroed());
+    let span = TokenRef { ring_id: ring_id::TOKENS_IN, generation: 999, ..TokenRef::zeroed() };
+    // SAFETY: every pointer is NULL, misaligned (and refused before use), or a local of the size that it says.
+    unsafe {
+        twice(null_status, || ictus_tick(model, null(), &raw mut events));
+        twice(misaligned, || ictus_tick(model, off(&plan), &raw mut events));
+        twice(null_status, || ictus_tick(model, &raw const short, &raw mut events));
+        twice(null_status, || ictus_tick(model, &raw const plan, null_mut()));
+        twice(misaligned, || ictus_tick(model, &raw const plan, off(&events)));
+        assert!(events.is_null(), "nothing was written");
+        twice(null_status, || ictus_state_spaces(model, null_mut()));
+        twice(misaligned, || ictus_state_spaces(model, off(&Array::EMPTY)));
+        twice(null_status, || ictus_strategy_register(model, null(), null_mut()));
+        twice(null_status, || {
+            let short = StrategyRegistration { struct_size: 175, ..StrategyRegistration::zeroed() };
+            ictus_strategy_register(model, &raw const short, null_mut())
+        });
+        twice(null_status, || ictus_op_poll(model, 1, null_mut()));
+        twice(misaligned, || ictus_op_poll(model, 1, off(&status)));
+        twice(Status::UnknownHandle, || ictus_op_poll(model, 1, (&raw const status).cast_mut()));
+        twice(null_status, || ictus_space_match(model, 1, span, Array::EMPTY, null_mut()));
+        twice(null_status, || ictus_seed_acquire(model, span, 1, 0, null_mut()));
+        twice(Status::RejectBadRefGeneration, || ictus_seed_acquire(model, span, 1, 0, &raw mut count));
+        let nowhere = TokenRef { ring_id: 9, ..span };
+        twice(Status::RejectBounds, || ictus_seed_acquire(model, nowhere, 1, 0, &raw mut count));
+        let stride = Array { elem_size: 8, ..Array::EMPTY };
+        twice(Status::RejectBadStride, || {
+            ictus_space_match(model, 1, span, stride, (&raw const word).cast_mut().cast())
+        });
+        twice(Status::RejectBadStride, || ictus_cache_evict_entries(model, stride));
+        twice(null_status, || ictus_seed_lease_ticks(model, null_mut()));
+        twice(null_status, || ictus_cache_evict(model, null(), 0, &raw mut count));
+        twice(null_status, || ictus_cache_evict(model, &raw const policy, 0, null_mut()));
+        let bad = ShedPolicy { victim_lanes: Array { elem_size: 4, ..Array::EMPTY }, ..policy };
+        twice(Status::RejectBadStride, || ictus_cache_evict(model, &raw const bad, 0, &raw mut count));
+        twice(null_status, || ictus_unpublish(model, null(), 1));
+        twice(misaligned, || ictus_unpublish(model, off(&tokens[0]), 1));
+        twice(null_status, || ictus_media_probe(model, null(), (&raw const info).cast_mut()));
+        twice(null_status, || ictus_media_probe(model, c"\xff".as_ptr(), (&raw const info).cast_mut()));
+        twice(null_status, || ictus_media_probe(model, c"x".as_ptr(), null_mut()));
+        twice(Status::Unsupported, || ictus_media_probe(model, c"x".as_ptr(), (&raw const info).cast_mut()));
+        twice(Status::RingLayout, || ictus_control_attach(model, null_mut(), 64));
+        twice(Status::RingLayout, || ictus_control_attach(model, off(&word).cast(), 64));
+        let segment = [0u64; 8];
+        twice(Status::RingLayout, || ictus_control_attach(model, segment.as_ptr().cast_mut().cast(), 64));
+        twice(null_status, || ictus_rings_attach(model, null(), 1));
+        let desc = RingDesc { struct_size: 47, ..RingDesc::zeroed() };
+        twice(null_status, || ictus_rings_attach(model, &raw const desc, 1));
+        let small = RingShape { struct_size: 31, ..shape };
+        twice(null_status, || ictus_model_rings_create(model, &raw const small));
+        let rows = RingShape { struct_size: 32, logits_slots: 4, ..shape };
+        twice(Status::RingLayout, || ictus_model_rings_create(model, &raw const rows));
+        let huge = RingShape { struct_size: 32, token_slots: u32::MAX, ..shape };
+        twice(Status::RejectBounds, || ictus_model_rings_create(model, &raw const huge));
+        twice(null_status, || ictus_model_stage_prompt(model, null(), 1, (&raw const reference).cast_mut()));
+        twice(null_status, || ictus_model_stage_prompt(model, tokens.as_ptr(), 1, null_mut()));
+        twice(Status::RejectBounds, || {
+            ictus_model_stage_prompt(model, tokens.as_ptr(), u64::MAX, (&raw const reference).cast_mut())
+        });
+        twice(Status::RejectBounds, || {
+            ictus_model_read_tokens(model, &raw const reference, tokens.as_mut_ptr(), 4, &raw mut count)
+        });
+        twice(null_status, || ictus_model_read_tokens(model, null(), tokens.as_mut_ptr(), 4, &raw mut count));
+        twice(Status::RejectBounds, || ictus_model_log(model, 4, None, null_mut()));
+        twice(Status::Unsupported, || ictus_text_begin(model, 0, &raw mut count));
+        twice(Status::RejectBounds, || ictus_text_begin(model, 8, &raw mut count));
+        twice(Status::UnknownHandle, || ictus_text_push(model, 1, 0, null_mut(), 0, &raw mut count));
+        for (tokens, values, n) in [
+            (null(), [1.0f32].as_ptr(), 1),
+            ([1].as_ptr(), null(), 1),
+            ([1].as_ptr(), [1.0].as_ptr(), 0),
+            ([1].as_ptr(), [1.0].as_ptr(), -1),
+        ] {
+            assert_eq!(ictus_tick_logit_bias_create(model, tokens, values, n), 0);
+        }
+        assert_eq!(ictus_tick_grammar_create(model, null()), 0);
+        assert_eq!(ictus_tick_grammar_create(model, c"\xff".as_ptr()), 0);
+    }
+    assert_eq!((count, events), (0, null()), "no output was written");
+}
+
+/// The tokens of a lane over some ticks, with `between` called before each, and the counters at the end.
+fn story(model: ModelHandle, between: impl Fn(ModelHandle)) -> (Vec<u32>, u64, u64) {
+    let (mut emitted, mut counters) = (Vec::new(), (0, 0));
+    let mut staged = TokenRef::zeroed();
+    // SAFETY: the pointers are locals.
+    assert_eq!(unsafe { ictus_model_stage_prompt(model, [5, 6, 7].as_ptr(), 3, &raw mut staged) }, 0);
+    for seq in 1..=6 {
+        between(model);
+        let mut plan = PlanBuilder::new(seq).decode(4, 2);
+        if seq == 1 {
+            let forever = |admit: &mut LaneAdmit| admit.params.flags = sampling_flag::IGNORE_EOS;
+            plan = plan.admit_with(forever, 4, staged).prefill(4, 0, 3);
+        }
+        let (plan, _arena) = plan.build();
+        let mut events = null();
+        // SAFETY: the plan and its arena are alive.
+        assert_eq!(unsafe { ictus_tick(model, &raw const plan, &raw mut events) }, 0, "{}", last_error(model));
+        // SAFETY: the events stay until the next tick.
+        let record = unsafe { *events };
+        // SAFETY: an accepted decode has one emit.
+        let emit = unsafe { *record.emits.data.cast::<LaneEmit>() };
+        let (mut tokens, mut count) = ([0; 4], 0);
+        let reference = &raw const emit.token_ref;
+        // SAFETY: four tokens fit.
+        assert_eq!(unsafe { ictus_model_read_tokens(model, reference, tokens.as_mut_ptr(), 4, &raw mut count) }, 0);
+        emitted.extend_from_slice(&tokens[..count as usize]);
+        counters = (record.mem.allocated_bytes, record.mem.pool_blocks_used);
+    }
+    (emitted, counters.0, counters.1)
+}
+
+#[test]
+fn refused_calls_leave_no_trace_in_what_follows() {
+    let (plain, disturbed) = (fake(), fake());
+    let expected = story(plain, |_| ());
+    assert_eq!(expected.0.len(), 12);
+    assert_eq!(story(disturbed, bad_pointers), expected);
+    free(plain);
+    free(disturbed);
+}
+
+/// E-42: nothing is attached unless all fit.
+#[test]
+fn rings_of_which_one_is_wrong_are_not_attached() {
+    let model = fake();
+    let (good_segment, good) = SharedRing::create(ring_id::TOKENS_OUT, 4, 64).expect("a ring");
+    let (bad_segment, mut bad) = SharedRing::create(ring_id::TOKENS_IN, 4, 64).expect("a ring");
+    assert_eq!((bad.kind, bad.role), (ring_kind::TOKENS, ring_role::ENGINE_READS));
+    bad.slots = 5;
+    let descs = [good, bad];
+    // SAFETY: two descriptors of live segments.
+    unsafe { twice(Status::RingLayout, || ictus_rings_attach(model, descs.as_ptr(), 2)) };
+    assert!(last_error(model).starts_with("ictus_rings_attach: "), "{}", last_error(model));
+    let mixed = [good, RingDesc { struct_size: 56, ..bad }];
+    // SAFETY: as above; the second is refused for its size before its memory is looked at.
+    unsafe { twice(Status::RejectBadStruct, || ictus_rings_attach(model, mixed.as_ptr(), 2)) };
+    // The rings of before still serve.
+    assert_eq!(story(model, |_| ()).0.len(), 12);
+    drop((good_segment, bad_segment));
+    free(model);
+}
+
+/// An engine whose calls a test decides.
+#[derive(Default)]
+struct Scripted {
+    panics: bool,
+    pumped: std::cell::Cell<u32>,
+    output: Option<Vec<u8>>,
+    polled: std::cell::Cell<u32>,
+}
+
+impl Engine for Scripted {
+    fn tick(&mut self, _: &TickPlan, _: &dyn Memory, _: &mut dyn Rings) -> Result<EventsView<'_>, Status> {
+        if self.panics {
+            panic!("the model exploded");
+        }
+        Err(Status::NeedsReplan)
+    }
+    fn last_events(&self) -> Option<EventsView<'_>> {
+        None
+    }
+    fn pump(&mut self) {
+        self.pumped.set(self.pumped.get() + 1);
+    }
+    fn state_spaces(&self) -> &[StateSpaceDesc] {
+        &[]
+    }
+    fn strategy_register(&mut self, _: &StrategyRegistration, _: &dyn Memory) -> Result<&StrategyGrant, Status> {
+        Err(Status::RegistrationRefused)
+    }
+    fn space_match(&mut self, _: u32, _: &[u32], _: &[[u8; 32]]) -> Result<&MatchResult, Status> {
+        Err(Status::Unsupported)
+    }
+    fn seed_acquire(&mut self, _: &[u32], _: u64, _: u8) -> Result<u64, Status> {
+        Err(Status::SeedUnservable)
+    }
+    fn seed_release(&mut self, _: u64) -> Result<(), Status> {
+        Err(Status::UnknownHandle)
+    }
+    fn seq_fork(&mut self, _: SeqHandle, _: u32) -> Result<SeqHandle, Status> {
+        Err(Status::Unsupported)
+    }
+    fn create_sequence(&mut self) -> Result<SeqHandle, Status> {
+        Ok(7)
+    }
+    fn cache_evict(&mut self, _: u64, _: u64, _: u64, _: u64) -> Result<u64, Status> {
+        Ok(0)
+    }
+    fn space_export_size(&mut self, _: SeqHandle, _: u32, _: TokenRange, _: u8) -> Result<ExportSize, Status> {
+        Ok(ExportSize { bytes: 5, sizing_gen: 3 })
+    }
+    fn space_snapshot(&mut self, sequence: SeqHandle, _: u32, _: u64, dst: u64, _: u64) -> Result<OpHandle, Status> {
+        assert_eq!(sequence, 7);
+        if dst < 5 {
+            return Err(Status::BufferTooSmall);
+        }
+        self.output = Some(b"bytes".to_vec());
+        self.pumped.set(0);
+        Ok(11)
+    }
+    fn space_restore(&mut self, _: SeqHandle, _: u32, _: &[u8]) -> Result<OpHandle, Status> {
+        Err(Status::Checksum)
+    }
+    fn space_trim(&mut self, _: SeqHandle, _: u32, _: u64) -> Result<(), Status> {
+        Err(Status::OutOfBoundary)
+    }
+    fn space_demote(&mut self, _: SeqHandle, _: u32, _: TokenRange, _: u8, _: u64, _: u64) -> Result<OpHandle, Status> {
+        Err(Status::Unsupported)
+    }
+    fn space_promote(&mut self, _: SeqHandle, _: u32, _: TokenRange, _: &[u8]) -> Result<OpHandle, Status> {
+        Err(Status::Unsupported)
+    }
+    fn op_poll(&self, op: OpHandle) -> Result<OpStatus, Status> {
+        if op != 11 {
+            return Err(Status::UnknownHandle);
+        }
+        self.polled.set(self.polled.get() + 1);
+        // Runs until it has been given two chances to finish.
+        let state = if self.pumped.get() < 2 { op_state::RUNNING } else { op_state::DONE };
+        Ok(OpStatus { struct_size: 24, state, bytes_moved: 5, ..OpStatus::zeroed() })
+    }
+    fn take_op_output(&mut self, op: OpHandle) -> Option<Vec<u8>> {
+        self.output.take().filter(|_| op == 11)
+    }
+    fn op_cancel(&mut self, _: OpHandle) -> Result<(), Status> {
+        Err(Status::UnknownHandle)
+    }
+}
+
+/// a panic does not cross; the model is broken from then on, and can be released.
+#[test]
+fn panic_in_an_engine_is_fatal_for_its_model_alone() {
+    let broken = adopt_engine(Box::new(Scripted { panics: true, ..Scripted::default() }));
+    let other = fake();
+    let plan = empty_plan(1);
+    let mut events = null();
+    // SAFETY: the pointers are locals.
+    unsafe {
+        assert_eq!(ictus_tick(broken, &raw const plan, &raw mut events), Status::Fatal.code());
+        assert!(last_error(broken).contains("the model exploded"), "{}", last_error(broken));
+        let mut spaces = Array::EMPTY;
+        twice(Status::Fatal, || ictus_state_spaces(broken, &raw mut spaces));
+        twice(Status::Fatal, || ictus_tick(broken, &raw const plan, &raw mut events));
+        assert!(ictus_tick_sequence_create(broken).is_null() && events.is_null());
+    }
+    free(broken);
+    assert_eq!(story(other, |_| ()).0.len(), 12);
+    free(other);
+}
+
+/// bytes of an export that takes its time are in the destination before anybody is told that it is done.
+#[test]
+fn export_is_copied_before_it_is_reported_done() {
+    let model = adopt_engine(Box::new(Scripted::default()));
+    let (mut dst, mut op, mut status) = ([0xAAu8; 8], 0u64, OpStatus::zeroed());
+    // SAFETY: the pointers are locals, and `dst` outlives the operation.
+    unsafe {
+        let sequence = ictus_tick_sequence_create(model);
+        let (mut bytes, mut generation) = (0, 0);
+        let range = TokenRange { start: 0, end: 16 };
+        assert_eq!(ictus_space_export_size(sequence, 1, range, 0, &raw mut bytes, &raw mut generation), 0);
+        assert_eq!((bytes, generation), (5, 3));
+        let lend = |len: u64, dst: &mut [u8; 8]| Buf { ptr: dst.as_mut_ptr().cast::<c_void>(), len };
+        let (small, enough) = (lend(4, &mut dst), lend(8, &mut dst));
+        twice(Status::BufferTooSmall, || ictus_space_snapshot(sequence, 1, 16, small, 3, &raw mut op));
+        assert_eq!((op, dst), (0, [0xAA; 8]), "no operation, nothing written");
+        let nowhere = Buf { ptr: null_mut(), len: 8 };
+        twice(Status::RejectBadStruct, || ictus_space_snapshot(sequence, 1, 16, nowhere, 3, &raw mut op));
+        assert_eq!(ictus_space_snapshot(sequence, 1, 16, enough, 3, &raw mut op), 0);
+        assert_eq!(op, 11);
+        assert_eq!(ictus_op_poll(model, op, &raw mut status), 0);
+        assert_eq!((status.state, status.struct_size, dst), (op_state::RUNNING, 24, [0xAA; 8]));
+        assert_eq!(ictus_op_poll(model, op, &raw mut status), 0);
+        assert_eq!((status.state, status.bytes_moved), (op_state::DONE, 5));
+        assert_eq!(&dst, b"bytes\xAA\xAA\xAA");
+    }
+    free(model);
+}
+
+unsafe extern "C" fn keep_line(user: *mut c_void, level: u32, text: *const c_char) {
+    // SAFETY: the test passes a list of lines, and the text is NUL-terminated.
+    let lines = unsafe { &mut *user.cast::<Vec<(u32, String)>>() };
+    // SAFETY: as above.
+    lines.push((level, unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()));
+}
+
+#[test]
+fn log_is_silent_until_asked_and_tells_what_failed() {
+    let (model, other) = (fake(), fake());
+    let mut lines: Vec<(u32, String)> = Vec::new();
+    let user = (&raw mut lines).cast::<c_void>();
+    // SAFETY: the list outlives the callback, which is taken away before the end.
+    unsafe {
+        assert_eq!(ictus_seed_release(model, 5), Status::UnknownHandle.code());
+        assert_eq!(ictus_model_log(model, 1, Some(keep_line), user), 0);
+        assert_eq!(ictus_seed_release(model, 5), Status::UnknownHandle.code());
+        assert_eq!(ictus_model_log(model, 2, Some(keep_line), user), 0);
+        assert_eq!(ictus_seed_release(model, 5), Status::UnknownHandle.code());
+        assert_eq!(ictus_seed_release(other, 5), Status::UnknownHandle.code());
+        assert_eq!(ictus_model_log(model, 2, None, user), 0);
+        assert_eq!(ictus_seed_release(model, 5), Status::UnknownHandle.code());
+    }
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].0 == 2 && lines[0].1.starts_with("ictus_seed_release: "), "{lines:?}");
+    free(model);
+    free(other);
+}
+
+/// Opening has no model yet: the reason goes into the caller's buffer, cut to fit.
+#[test]
+fn files_and_options_that_are_refused_say_why() {
+    let mut model = null_mut();
+    let mut reason = [0x7F as c_char; 64];
+    let mut plan = ModelPlan { struct_size: 48, ..ModelPlan::zeroed() };
+    let tiny = std::ffi::CString::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/ictus-tiny.gguf")).expect("no NUL");
+    let default = OpenOptions { struct_size: 80, ..OpenOptions::zeroed() };
+    let text = |reason: &[c_char; 64]| {
+        // SAFETY: the library ended the text with a NUL inside the buffer.
+        unsafe { std::ffi::CStr::from_ptr(reason.as_ptr()) }.to_string_lossy().into_owned()
+    };
+    // SAFETY: the pointers are NULL or locals.
+    unsafe {
+        let nothing = c"/nonexistent/model.gguf".as_ptr();
+        twice(Status::UnknownHandle, || ictus_model_open(nothing, null(), reason.as_mut_ptr(), 64, &raw mut model));
+        assert!(text(&reason).contains("/nonexistent/model.gguf"), "{}", text(&reason));
+        reason = [0x7F; 64];
+        twice(Status::UnknownHandle, || ictus_model_open(nothing, null(), reason.as_mut_ptr(), 8, &raw mut model));
+        assert_eq!((text(&reason).len(), reason[8]), (7, 0x7F), "cut to eight bytes with its NUL");
+        twice(Status::UnknownHandle, || ictus_model_open(nothing, null(), null_mut(), 0, &raw mut model));
+        twice(Status::RejectBadStruct, || ictus_model_open(null(), null(), null_mut(), 0, &raw mut model));
+        twice(Status::RejectBadStruct, || ictus_model_open(tiny.as_ptr(), null(), null_mut(), 0, null_mut()));
+        twice(Status::RejectBadStruct, || ictus_model_open(tiny.as_ptr(), null(), null_mut(), 8, &raw mut model));
+        for (expected, options) in [
+            (Status::RejectBadStruct, OpenOptions { struct_size: 79, ..default }),
+            (Status::RejectBounds, OpenOptions { threads: 257, ..default }),
+            (Status::RejectBounds, OpenOptions { page_size_tokens: 24, ..default }),
+            (Status::RejectBounds, OpenOptions { context_tokens: 1 << 30, ..default }),
+            (Status::RejectBounds, OpenOptions { device: 2, ..default }),
+            (Status::RejectBounds, OpenOptions { kv_type: 3, ..default }),
+            (Status::RejectBounds, OpenOptions { log_level: 9, ..default }),
+            (Status::Unsupported, OpenOptions { device: 1, ..default }),
+        ] {
+            twice(expected, || ictus_model_open(tiny.as_ptr(), &raw const options, null_mut(), 0, &raw mut model));
+        }
+        assert!(model.is_null(), "no handle was written");
+        let mut short = ModelPlan { struct_size: 47, ..plan };
+        twice(Status::RejectBadStruct, || ictus_model_plan(tiny.as_ptr(), null(), null_mut(), 0, &raw mut short));
+        assert_eq!(ictus_model_plan(tiny.as_ptr(), null(), null_mut(), 0, &raw mut plan), 0);
+    }
+    let sum = plan.weights_mapped_bytes + plan.kv_pool_bytes + plan.activation_bytes + plan.table_bytes;
+    assert!(plan.total_bytes == sum && plan.weights_mapped_bytes > 0);
+}
