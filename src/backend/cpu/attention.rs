@@ -113,7 +113,9 @@ impl<E: Element> Task<'_, E> {
         for row in rows.clone() {
             for head in heads.clone() {
                 let sum = states[(row - rows.start) * heads.len() + head - heads.start].sum;
-                for out in self.out_part(row, head) {
+                // SAFETY: this row and head belong to this task, and no other part is in use.
+                let out = unsafe { self.out.part(self.at(row, head), self.shape.head_dim) };
+                for out in out {
                     *out /= sum;
                 }
             }
@@ -139,12 +141,6 @@ impl<E: Element> Task<'_, E> {
         ((self.span.first_row + row) * self.shape.n_heads + head) * self.shape.head_dim
     }
 
-    #[inline(always)]
-    fn out_part(&self, row: usize, head: usize) -> &mut [f32] {
-        // SAFETY: the rows and heads belong to this task, which uses one such part at a time.
-        unsafe { self.out.part(self.at(row, head), self.shape.head_dim) }
-    }
-
     /// Takes the positions `seen` of the segment into the state and the output of a row's head.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "one step of a loop nest, inlined into it")]
@@ -162,7 +158,8 @@ impl<E: Element> Task<'_, E> {
         let query = &self.queries[self.at(row, head)..][..dim];
         let mut weights = [0.0; SEGMENT];
         let new = self.weights(s, query, keys, seen.clone(), &mut weights);
-        let out = self.out_part(row, head);
+        // SAFETY: this row and head belong to this task, and no other part is in use.
+        let out = unsafe { self.out.part(self.at(row, head), dim) };
         let (old_scale, new_scale) = if fresh {
             *state = new;
             (0.0, 1.0)

@@ -284,17 +284,10 @@ impl Panel<'_> {
                 }
             }
         }
-        for m in 0..M {
+        for (m, sums) in sums.iter().enumerate() {
             let mut totals = [0.0; N];
-            if N == TILE_OUTPUTS {
-                let four = s.sum4([sums[m][0], sums[m][1 % N], sums[m][2 % N], s.splat(0.0)]);
-                for n in 0..N {
-                    totals[n] = four[n];
-                }
-            } else {
-                for n in 0..N {
-                    totals[n] = s.sum(sums[m][n]);
-                }
+            for (total, &sums) in totals.iter_mut().zip(sums) {
+                *total = s.sum(sums);
             }
             // SAFETY: these outputs belong to this operation.
             unsafe { self.out.write(row + m, self.range.start + output, &totals) };

@@ -50,7 +50,7 @@ pub(super) fn silu<S: Simd>(s: S, x: S::V) -> S::V {
 #[inline(always)]
 pub(super) fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
     /// -2 sqrt(2 / pi)
-    const FACTOR: f32 = -1.595_769_1;
+    const FACTOR: f32 = -2.0 * core::f32::consts::FRAC_2_SQRT_PI * core::f32::consts::FRAC_1_SQRT_2;
     let square = s.mul(x, x);
     let inner = s.fma(square, s.splat(0.044715 * FACTOR), s.splat(FACTOR));
     let exponent = s.mul(x, inner);
