@@ -134,7 +134,7 @@ fn attention(criterion: &mut Criterion) {
     let shape = AttentionShape { n_heads: 9, n_kv_heads: 3, head_dim: 64, scale: 0.125, window: None };
     let mut group = criterion.benchmark_group("attention, 9 heads of 64 over 3");
     for (rows, start) in [(1, 512), (1, 2048), (128, 0), (128, 384)] {
-        let tokens = rows + start;
+        let tokens: usize = rows + start;
         for element in [KvType::F16, KvType::F32] {
             let mut expected = Vec::new();
             for (name, backend) in backends() {
