@@ -73,6 +73,10 @@ fn in_c_words(text: &str, renames: &BTreeMap<String, String>) -> String {
         let name = &link[2..end];
         words.push_str(renames.get(name).map_or(name, String::as_str));
         rest = &link[end + 2..];
+        // Where the link leads is of no use in C.
+        if let Some((_, after)) = rest.strip_prefix('(').and_then(|target| target.split_once(')')) {
+            rest = after;
+        }
     }
     words.push_str(rest);
     words
