@@ -21,3 +21,8 @@ pub mod testing;
 pub mod tokenizer;
 
 pub use open::{Device, Error, MemoryPlan, Model, ModelOptions, Progress};
+
+/// Compiles the program that the README shows.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

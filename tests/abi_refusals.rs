@@ -54,8 +54,11 @@ fn last_error(model: ModelHandle) -> String {
     String::from_utf8(text).expect("UTF-8")
 }
 
+/// A call by name, and the code it answers.
+type Call = (&'static str, Box<dyn Fn() -> i32>);
+
 /// All functions that take a model and answer with a status, with arguments that are well-formed.
-fn calls_on(model: ModelHandle) -> Vec<(&'static str, Box<dyn Fn() -> i32>)> {
+fn calls_on(model: ModelHandle) -> Vec<Call> {
     macro_rules! calls {
         ($($name:ident($($argument:expr),*);)*) => {
             // SAFETY: the arguments are NULL or outlive the call.
@@ -105,7 +108,7 @@ fn calls_on(model: ModelHandle) -> Vec<(&'static str, Box<dyn Fn() -> i32>)> {
 }
 
 /// Those that take a sequence.
-fn calls_on_sequence(sequence: SequenceHandle) -> Vec<(&'static str, Box<dyn Fn() -> i32>)> {
+fn calls_on_sequence(sequence: SequenceHandle) -> Vec<Call> {
     macro_rules! calls {
         ($($name:ident($($argument:expr),*);)*) => {
             // SAFETY: the arguments are NULL or outlive the call.

@@ -111,9 +111,3 @@ pub(super) fn sequence_of(model: usize, number: usize) -> Result<SeqHandle, Stat
 pub(super) fn remove_sequence(number: usize) {
     write(|table| table.sequences.remove(&number));
 }
-
-/// How many models and sequences are known.
-#[cfg(test)]
-pub(super) fn sequences_of(model: usize) -> usize {
-    read(|table| table.sequences.values().filter(|sequence| sequence.model == model).count())
-}
