@@ -37,8 +37,12 @@ fn build(out: &Path, name: &str, compiler: &str, standard: &str, link: Link, sou
     match link {
         Link::Static => command.arg(library_folder().join("libictus.a")).args(STATIC_LIBRARIES),
         Link::Shared => {
-            let folder = library_folder();
-            command.arg("-L").arg(&folder).arg("-lictus").arg(format!("-Wl,-rpath,{}", folder.display()))
+            // A program looks for the library by its SONAME, which has no file in cargo's folder.
+            let soname = out.join(concat!("libictus.so.", env!("CARGO_PKG_VERSION_MAJOR")));
+            if !soname.exists() {
+                std::os::unix::fs::symlink(library_folder().join("libictus.so"), soname).expect("the link can be made");
+            }
+            command.arg("-L").arg(library_folder()).arg("-lictus").arg(format!("-Wl,-rpath,{}", out.display()))
         }
     };
     run(&mut command);

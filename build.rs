@@ -1,0 +1,19 @@
+//! Names the shared library, so that programs find the version they were linked with.
+//!
+//! A program records the SONAME of a shared library, not the name of its file: `libictus.so.0` for every `0.x.y`. So
+//! `scripts/install.sh` can lay several versions side by side, with links that say which is used. Linked straight from cargo's
+//! folder, a program needs a link of that name beside the library, or the installed one.
+//!
+//! # Limits
+//! Linux. Elsewhere the library has the name that the linker gives it.
+
+#![forbid(unsafe_code)]
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    if variable("CARGO_CFG_TARGET_OS") == "linux" {
+        let major = variable("CARGO_PKG_VERSION_MAJOR");
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libictus.so.{major}");
+    }
+}
