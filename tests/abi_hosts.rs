@@ -122,6 +122,21 @@ fn valgrind(program: &Path) -> Command {
     command
 }
 
+/// Every class of the wrapper, two models from two threads, one model from four.
+#[test]
+fn wrapper_in_cpp_serves_all_of_its_parts() {
+    let out = folder();
+    let mut chat = root().join("target/models/smollm2-135m-instruct-q4_1.gguf");
+    if !chat.exists() {
+        println!("skipped: a chat through the C++ wrapper: no {} (scripts/fetch-models.sh)", chat.display());
+        chat = PathBuf::from("-");
+    }
+    if let Some(program) = build(out.path(), "wrapper", "c++", "-std=c++17", Link::Static, &["tests/hosts/wrapper.cpp"])
+    {
+        assert_eq!(run(Command::new(program).arg(root().join(MODEL)).arg(chat)), "wrapper: ok\n");
+    }
+}
+
 /// Runs a program under valgrind, where it has to succeed.
 fn under_valgrind(program: &Path, arguments: &[&str]) {
     if has("valgrind") {

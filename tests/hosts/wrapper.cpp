@@ -1,0 +1,160 @@
+// Every part of the C++ wrapper against the C functions below it. argv[1]: a model, argv[2]: one with a chat template or "-".
+#include <ictus.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#define CHECK(condition)                                                    \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            std::exit(1);                                                   \
+        }                                                                   \
+    } while (0)
+
+template <class Body> static ictus_status thrown(Body body) {
+    try {
+        body();
+    } catch (const ictus::Error &error) {
+        CHECK(error.what()[0] != 0);
+        return error.status();
+    }
+    return ICTUS_STATUS_OK;
+}
+
+static std::vector<std::uint32_t> greedy(ictus::Model &model, const std::string &prompt, std::uint16_t n) {
+    const auto tokens = model.tokenize(prompt);
+    ictus_lane_admit_t admit{};
+    admit.lane_tag = 3;
+    admit.prompt = model.stage_prompt(tokens);
+    admit.params.flags = ICTUS_SAMPLING_FLAG_IGNORE_EOS;
+    admit.want_logprobs = 3;
+    ictus::Plan plan(1);
+    plan.admit(admit).prefill(3, 0, static_cast<std::uint32_t>(tokens.size())).decode(3, n);
+    const ictus::Events events = model.tick(plan);
+    CHECK(events.plan_seq() == 1 && events.admit_results().at(0).status == ICTUS_ADMIT_ADMITTED && events.faults().empty());
+    CHECK(events.logprobs().size() == n && events.logprobs()[0].n_top == 2 && events.emit_for(4) == nullptr);
+    const auto emitted = model.read_tokens(events.emit_for(3)->token_ref);
+    std::size_t index = 0;
+    for (const ictus_lane_logprob_t &record : events.logprobs()) CHECK(record.top_ids[0] == emitted[index++]);
+    ictus::Plan retire(2);
+    retire.retire(3);
+    CHECK(model.tick(retire).record().mem.pool_blocks_used == 0);
+    return emitted;
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 3);
+    // Open: progress is told and may break off.
+    ictus::Options options;
+    options.record.context_tokens = 128;
+    std::uint64_t calls = 0;
+    options.on_progress = [&](std::uint64_t done, std::uint64_t total) {
+        calls += done <= total ? 1 : 1000;
+        return true;
+    };
+    ictus::Model model = ictus::Model::open(argv[1], options);
+    CHECK(calls > 1 && calls < 1000 && model.info().context_tokens == 128);
+    options.on_progress = [](std::uint64_t, std::uint64_t) { return false; };
+    CHECK(thrown([&] { ictus::Model::open(argv[1], options); }) == ICTUS_EBUSY);
+    options.on_progress = [](std::uint64_t, std::uint64_t) -> bool { throw 1; };
+    CHECK(thrown([&] { ictus::Model::open(argv[1], options); }) == ICTUS_EBUSY);
+    CHECK(ictus::Model::plan(argv[1]).total_bytes > 0);
+
+    // Log: what fails is told, and what the callback throws goes no further.
+    unsigned lines = 0;
+    model.on_log(ICTUS_LOG_WARN, [&](std::uint32_t, const char *) {
+        lines++;
+        throw 1;
+    });
+    CHECK(thrown([&] { model.stage_prompt({1}); }) == ICTUS_ERR_OP_UNSUPPORTED && lines == 1);
+    CHECK(model.last_error().find("ictus_model_stage_prompt: ") == 0);
+
+    // Text: both ways, and streamed.
+    const std::string text = "Once there was a \xC3\xA9l\xC3\xA9phant.";
+    const auto tokens = model.tokenize(text, 0);
+    CHECK(model.detokenize(tokens) == text);
+    std::string streamed;
+    {
+        ictus::Text stream = model.begin_text();
+        for (const std::uint32_t token : tokens) streamed += stream.push(token);
+        CHECK(thrown([&] { stream.push(ICTUS_NO_TOKEN); }) == ICTUS_REJECT_BOUNDS);
+        streamed += stream.end();
+        ictus::Text left = model.begin_text();
+        ictus::Text moved = std::move(left);
+    }
+    // A vocabulary that puts a space before a text takes it off again only at the start of one.
+    CHECK(streamed == text || streamed == " " + text);
+    const auto info = model.info();
+    CHECK(model.is_end(info.eos_token) && !model.is_end(ICTUS_NO_TOKEN));
+    CHECK(!model.capability_descriptor().empty() || ictus_capability_descriptor(model.handle()) == nullptr);
+
+    // Tick: two models at once, from two threads, say the same as one alone.
+    model.create_rings();
+    ictus::Model other = ictus::Model::open(argv[1], [] {
+        ictus::Options small;
+        small.record.context_tokens = 128;
+        small.record.threads = 1;
+        return small;
+    }());
+    other.create_rings();
+    std::vector<std::uint32_t> first, second;
+    std::thread thread([&] { first = greedy(other, "One day", 24); });
+    second = greedy(model, "One day", 24);
+    thread.join();
+    CHECK(first == second && first.size() == 24);
+    ictus::Events events;
+    ictus::Plan again(2);
+    CHECK(model.try_tick(again, events) == ICTUS_REJECT_ILLEGAL_COMBINATION);
+    CHECK(thrown([&] { model.tick(again); }) == ICTUS_REJECT_ILLEGAL_COMBINATION);
+    model.set_yield(true);
+    model.set_yield(false);
+    model.set_latency(true);
+
+    // Rows of a HOST lane.
+    ictus_ring_shape_t shape{};
+    shape.logits_slots = 2;
+    shape.row_logits = info.vocab_size;
+    model.create_rings(shape);
+    ictus_lane_admit_t admit{};
+    admit.lane_tag = 5;
+    admit.prompt = model.stage_prompt({1, 2, 3});
+    admit.sampling = ICTUS_SAMPLING_HOST;
+    ictus::Plan plan(3);
+    plan.admit(admit).prefill(5, 0, 3).decode(5, 1);
+    CHECK(model.read_logits(model.tick(plan).emits().at(0).logits_row).size() == info.vocab_size);
+
+    // Sequences end with their objects, or with the call that takes them.
+    {
+        ictus::Sequence sequence = model.create_sequence();
+        ictus::Sequence moved = std::move(sequence);
+        CHECK(moved.handle() != nullptr && sequence.handle() == nullptr);
+        CHECK(ictus_tick_sequence_free(model.handle(), moved.release()) == ICTUS_STATUS_OK);
+    }
+
+    // Moves leave nothing behind.
+    ictus::Model owner = std::move(model);
+    CHECK(model.handle() == nullptr && owner.info().vocab_size == info.vocab_size);
+
+    // One model from many threads: the calls wait for each other.
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; i++)
+        threads.emplace_back([&] {
+            for (int round = 0; round < 50; round++) CHECK(owner.tokenize(text, 0) == tokens);
+        });
+    for (std::thread &running : threads) running.join();
+
+    // Chats.
+    const std::vector<ictus_chat_message_t> messages = {{"user", "Hello!"}};
+    if (owner.info().has_chat_template == 0) CHECK(thrown([&] { owner.chat_tokens(messages); }) == ICTUS_ERR_OP_UNSUPPORTED);
+    if (std::string(argv[2]) != "-") {
+        ictus::Model chat = ictus::Model::open(argv[2]);
+        CHECK(chat.info().has_chat_template == 1);
+        const auto prompt = chat.chat_tokens(messages);
+        CHECK(chat.detokenize(prompt, ICTUS_TEXT_SHOW_SPECIAL).find("Hello!") != std::string::npos);
+        CHECK(chat.chat_tokens(messages, 0).size() < prompt.size());
+    }
+    std::puts("wrapper: ok");
+    return 0;
+}
