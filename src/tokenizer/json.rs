@@ -7,6 +7,7 @@
 //! # Limits
 //! Models other than BPE and Unigram and decoders of other kinds are refused.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
@@ -105,7 +106,8 @@ impl Json {
             return Err(TokenizerError::UnknownPart { part: "model", kind });
         }
         let style = Style::read(&outline.decoder)?;
-        let mut inner = tokenizers::Tokenizer::from_str(json).map_err(|error| json_error(&error))?;
+        let mut inner =
+            guarded(|| tokenizers::Tokenizer::from_str(json)).map_err(|detail| TokenizerError::Json { detail })?;
         // Neither cuts nor fills: the whole text counts.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| json_error(&error))?;
@@ -123,10 +125,19 @@ impl Json {
                 plain
             })
         };
-        let encoding = inner
-            .encode_fast(text, options.add_special)
-            .map_err(|error| EncodeError::Json { detail: error.to_string() })?;
+        let encoding =
+            guarded(|| inner.encode_fast(text, options.add_special)).map_err(|detail| EncodeError::Json { detail })?;
         Ok(encoding.get_ids().to_vec())
+    }
+}
+
+/// Calls the crate behind this file; a file or a text that makes it panic is one that it refuses.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    // Nothing of ours is touched inside, and what the crate left behind is not used again after a panic of `from_str`.
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the tokenizers crate panicked".to_owned()),
     }
 }
 
@@ -161,7 +172,7 @@ fn tokens(inner: &tokenizers::Tokenizer, special: &SpecialTokens, style: Style) 
         ..VocabularyParts::default()
     };
     // What the file puts around an empty text is what it puts around any.
-    let around = inner.encode_fast("", true).map_err(|error| TokenizerError::Json { detail: error.to_string() })?;
+    let around = guarded(|| inner.encode_fast("", true)).map_err(|detail| TokenizerError::Json { detail })?;
     outline.add_bos = Some(special.bos.is_some_and(|bos| around.get_ids().first() == Some(&bos)));
     outline.add_eos = Some(special.eos.is_some_and(|eos| around.get_ids().last() == Some(&eos)));
     let size_bytes = measured(&outline)?;
