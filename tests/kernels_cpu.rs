@@ -46,7 +46,7 @@ fn instances() -> Vec<InstructionSet> {
     let all = InstructionSet::ALL.iter().copied();
     let (present, absent): (Vec<InstructionSet>, Vec<InstructionSet>) = all.partition(|set| set.is_available());
     for set in absent {
-        println!("SKIPPED: this processor has no {}", set.name());
+        println!("skipped: this processor has no {}", set.name());
     }
     present
 }

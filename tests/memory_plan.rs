@@ -34,7 +34,7 @@ fn address_space_grows_by_what_the_plan_says() {
         let options = PagedOptions { kv_type, pool_pages, pass_rows, ..model::options(kv_type, 256) };
         let plan = MemoryPlan::new(checkpoint.config(), &options, checkpoint.tensor_bytes()).expect("it fits");
         let Some(before) = address_space_bytes() else {
-            println!("SKIPPED: this system does not say how large a process is");
+            println!("skipped: this system does not say how large a process is");
             return;
         };
         let mut runtime = model::runtime(CpuBackend::new(1), &checkpoint, &options);

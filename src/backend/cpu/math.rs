@@ -85,7 +85,7 @@ mod tests {
     fn exp_is_within_one_unit_over_its_whole_range() {
         for &set in InstructionSet::ALL {
             let Some(isa) = Isa::new(set) else {
-                println!("SKIPPED: this processor has no {}", set.name());
+                println!("skipped: this processor has no {}", set.name());
                 continue;
             };
             let (mut most, mut off, mut count) = (0, 0_u32, 0_u32);
