@@ -59,7 +59,7 @@ test_rc=${PIPESTATUS[0]}
 set -e
 
 step "sanitizer: array decoding under AddressSanitizer"
-if [ -x scripts/sanitize.sh ]; then ./scripts/sanitize.sh || test_rc=1; fi
+./scripts/sanitize.sh 2>&1 | tee -a target/test.log || test_rc=1
 
 step "benches, once each"
 cargo test --benches --quiet 2>&1 | tail -40 || test_rc=1
