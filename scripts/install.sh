@@ -1,7 +1,7 @@
 #!/bin/sh
 # install.sh PREFIX [--no-build] [--library-dir DIR]: what C and C++ programs need to link ictus, below PREFIX:
 #   include/ictus.h, ictus.hpp
-#   lib/libictus.so -> libictus.so.MAJOR -> libictus.so.VERSION, lib/libictus.a
+#   lib/libictus.so -> libictus.so.0.MINOR (from 1.0 on: libictus.so.MAJOR) -> libictus.so.VERSION, lib/libictus.a
 #   lib/pkgconfig/ictus.pc
 #   lib/cmake/ictus/ictusConfig.cmake, ictusConfigVersion.cmake
 # Builds the release libraries first; --no-build takes those that lie in DIR (target/release when not named). DESTDIR is put before
@@ -51,7 +51,11 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 major=${version%%.*}
 minor=${version#*.}
 minor=${minor%%.*}
-soname=libictus.so.$major
+# Minor versions below 1.0 may differ, so each has a name of its own.
+case $major in
+    0) soname=libictus.so.0.$minor ;;
+    *) soname=libictus.so.$major ;;
+esac
 
 # What std and the crates under it call; rustc lists it (--print native-static-libs).
 system_libraries="gcc_s util rt pthread m dl c"

@@ -38,7 +38,7 @@ fn build(out: &Path, name: &str, compiler: &str, standard: &str, link: Link, sou
         Link::Static => command.arg(library_folder().join("libictus.a")).args(STATIC_LIBRARIES),
         Link::Shared => {
             // A program looks for the library by its SONAME, which has no file in cargo's folder.
-            let soname = out.join(concat!("libictus.so.", env!("CARGO_PKG_VERSION_MAJOR")));
+            let soname = out.join(concat!("libictus.so.0.", env!("CARGO_PKG_VERSION_MINOR")));
             if !soname.exists() {
                 std::os::unix::fs::symlink(library_folder().join("libictus.so"), soname).expect("the link can be made");
             }
