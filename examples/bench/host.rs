@@ -26,6 +26,7 @@ pub struct Host {
     engine: Box<dyn Engine + Send>,
     rings: MemoryRings,
     vocab: u32,
+    context_tokens: usize,
     seq: u64,
 }
 
@@ -33,11 +34,17 @@ impl Host {
     pub fn open(path: &Path, options: &ModelOptions) -> Result<Self, Failure> {
         let model = Model::open(path, options)?;
         let vocab = u32::try_from(model.config().vocab)?;
-        Ok(Self { engine: model.engine()?, rings: MemoryRings::new(), vocab, seq: 0 })
+        let context_tokens = model.context_tokens();
+        Ok(Self { engine: model.engine()?, rings: MemoryRings::new(), vocab, context_tokens, seq: 0 })
     }
 
     pub fn vocab(&self) -> u32 {
         self.vocab
+    }
+
+    /// Whether a lane of so many tokens fits the model.
+    pub fn fits(&self, tokens: usize) -> bool {
+        tokens <= self.context_tokens
     }
 
     fn plan(&mut self) -> PlanBuilder {

@@ -3,9 +3,10 @@
 //! `cargo run --release --example bench -- --model M --threads 2 --json`
 //!
 //! Tests: `pp` (a prompt of n tokens in one tick), `tg` (64 ticks of one token after `depth` tokens of context), `batch` (64
-//! ticks of one token for each of B lanes, after a 128-token prompt each), `load` (open, and first token after it, in a
-//! process of its own), `rss` (peak memory of such a process after a 512-token prompt and 32 tokens), `limits` (what this machine
-//! can do at all). Each figure is the median of `--runs` runs after a warm-up.
+//! ticks of one token for each of B lanes, after a 128-token prompt each), `prefix` (the same with one prompt of 1024 tokens
+//! for all 32 lanes), `load` (open, and first token after it, in a process of its own), `rss` (peak memory of such a
+//! process after a 512-token prompt and 32 tokens), `limits` (what this machine can do at all). Each figure is the median of
+//! `--runs` runs after a warm-up.
 
 mod host;
 mod limits;
@@ -130,6 +131,10 @@ fn measure(args: &Args, mut once: impl FnMut() -> Result<f64, Failure>) -> Resul
 
 fn prefill(args: &Args, host: &mut Host) -> Result<(), Failure> {
     for &n in &args.pp {
+        if !host.fits(n + 1) {
+            say(args, "pp", merge(json!({ "n": n }), json!({ "skipped": TOO_LONG })));
+            continue;
+        }
         let prompt = tokens(n, host.vocab(), n as u32);
         let runs = measure(args, || {
             let seconds = host.prompt(1, &prompt)?;
@@ -143,6 +148,10 @@ fn prefill(args: &Args, host: &mut Host) -> Result<(), Failure> {
 
 fn decode(args: &Args, host: &mut Host) -> Result<(), Failure> {
     for &depth in &args.depths {
+        if !host.fits(depth.max(1) + args.steps + 1) {
+            say(args, "tg", merge(json!({ "depth": depth }), json!({ "skipped": TOO_LONG })));
+            continue;
+        }
         // Depth 0 still needs one token to start from.
         let prompt = tokens(depth.max(1), host.vocab(), 1);
         let runs = measure(args, || {
@@ -173,15 +182,50 @@ fn batch(args: &Args, host: &mut Host) -> Result<(), Failure> {
     Ok(())
 }
 
+const TOO_LONG: &str = "longer than the model's context";
+
+/// Lanes of the `prefix` test, and the tokens that their prompts have in common.
+const PREFIX_LANES: u64 = 32;
+const PREFIX_TOKENS: usize = 1024;
+
+/// Lanes whose prompts are the same. Without a prefix cache each computes and keeps the prefix for itself (`shared` says so), so it is
+/// computed once and the steps go on from run to run: a run stands `steps` tokens deeper than the one before.
+fn prefix(args: &Args) -> Result<(), Failure> {
+    let fields = json!({ "lanes": PREFIX_LANES, "prefix": PREFIX_TOKENS, "steps": args.steps, "shared": false });
+    let lane_tokens = PREFIX_TOKENS + args.steps * (args.runs + 1) + 1;
+    let options = ModelOptions {
+        pool_tokens: PREFIX_LANES * (lane_tokens as u64 + 16),
+        context_tokens: u32::try_from(lane_tokens)?,
+        ..options(args, 0)
+    };
+    let mut host = match Host::open(&args.model, &options) {
+        Ok(host) => host,
+        Err(reason) => {
+            say(args, "prefix", merge(fields, json!({ "skipped": reason.to_string() })));
+            return Ok(());
+        }
+    };
+    let tags: Vec<u64> = (1..=PREFIX_LANES).collect();
+    let prompt = tokens(PREFIX_TOKENS, host.vocab(), 1);
+    for &tag in &tags {
+        host.prompt(tag, &prompt)?;
+    }
+    let runs = measure(args, || host.steps(&tags, args.steps))?;
+    say(args, "prefix", merge(fields, figures(runs, tags.len() * args.steps)));
+    Ok(())
+}
+
 /// What the child process of `load` and `rss` prints.
 fn child(args: &Args) -> Result<(), Failure> {
     let started = Instant::now();
-    let mut host = Host::open(&args.model, &options(args, 1024))?;
+    let mut host = Host::open(&args.model, &options(args, 0))?;
     let open_s = started.elapsed().as_secs_f64();
     let first_token_s = host.prompt(1, &tokens(1, host.vocab(), 1))?;
     host.retire(&[1])?;
-    host.prompt(2, &tokens(512, host.vocab(), 512))?;
-    host.steps(&[2], 32)?;
+    if host.fits(512 + 33) {
+        host.prompt(2, &tokens(512, host.vocab(), 512))?;
+        host.steps(&[2], 32)?;
+    }
     println!("{}", json!({ "open_s": open_s, "first_token_s": first_token_s, "peak_bytes": limits::peak_bytes() }));
     Ok(())
 }
@@ -252,8 +296,7 @@ fn main() -> Result<(), Failure> {
         }
     }
     if wants("prefix") {
-        // Lanes cannot start from a shared prefix before there is a prefix cache.
-        say(&args, "prefix", json!({ "lanes": 32, "prefix": 1024, "skipped": "no prefix cache in this version" }));
+        prefix(&args)?;
     }
     Ok(())
 }
