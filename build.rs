@@ -19,5 +19,7 @@ fn main() {
             (major, _) => major,
         };
         println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libictus.so.{line}");
+        // A dependency has C functions of its own, which are nobody's business here: a program may link another version of it.
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
     }
 }
