@@ -9,19 +9,25 @@
 //! - Between ticks a lane's sequence holds its committed tokens less the pending one (E-1).
 //! - No method blocks on anything but model work, and none calls back except the partial-emit callback of a plan (E-2).
 
+mod cost;
 mod events;
 mod plan;
+mod strategy;
 
+pub use cost::LaneCost;
 pub use events::EventsView;
 pub use plan::{PlanBuilder, basic_admit};
+pub use strategy::StrategyBuilder;
 
+use crate::capacity::{Blocked, Capacity};
 use crate::record::view::Memory;
 use crate::record::{
-    CacheKey, MatchResult, MediaInfo, OpStatus, RingDesc, StateSpaceDesc, Status, StrategyGrant, StrategyRegistration,
-    TickPlan, TokenRange, TokenRef,
+    CacheKey, ExactnessCert, MatchCandidate, MatchResult, MediaInfo, OpStatus, RingDesc, SpaceMatch, StateSpaceDesc,
+    Status, StrategyGrant, StrategyRegistration, TickPlan, TokenRange, TokenRef,
 };
 use crate::ring::Rings;
-pub use crate::runtime::SeqHandle;
+pub use crate::runtime::{SeqHandle, StageOutput};
+use crate::timeline::Timeline;
 
 /// Names a state operation; never reused, 0 is none.
 pub type OpHandle = u64;
@@ -33,15 +39,6 @@ pub struct ExportSize {
     pub bytes: u64,
     /// The sizing generation.
     pub sizing_gen: u64,
-}
-
-/// One stage's answer in a model split by layers (E-11).
-#[derive(Clone, Debug, PartialEq)]
-pub enum StageOutput {
-    /// The last stage: the greedy token.
-    Token(u32),
-    /// An inner stage: opaque activation bytes for the next one.
-    Hidden(Vec<u8>),
 }
 
 /// One loaded model, driven by one host thread.
@@ -58,6 +55,17 @@ pub trait Engine {
 
     /// The events of the last accepted tick; none before the first.
     fn last_events(&self) -> Option<EventsView<'_>>;
+
+    /// What can be seen of this core's capacity, and waited for; none where it is counted in another process.
+    fn capacity(&self) -> Option<&Capacity> {
+        None
+    }
+
+    /// Why the last plan that was refused as `NeedsReplan` lacked room: its ticket can be waited on with [`Engine::capacity`]. None when no
+    /// plan was, or when one has found room since.
+    fn last_blocked(&self) -> Option<&Blocked> {
+        None
+    }
 
     /// Gives asynchronous operations a chance to finish.
     fn pump(&mut self) {}
@@ -94,6 +102,19 @@ pub trait Engine {
         memory: &dyn Memory,
     ) -> Result<&StrategyGrant, Status>;
 
+    /// The certificates of the last grant, for a host that holds no pointers; empty before the first one.
+    ///
+    /// The records are those that the arrays of the [`StrategyGrant`] point at.
+    fn strategy_certificates(&self) -> &[ExactnessCert] {
+        &[]
+    }
+
+    /// The samplers of hosts that those certificates name, certificate by certificate, for a host that holds no pointers; the counts of
+    /// their arrays say which are whose.
+    fn strategy_identities(&self) -> &[[u8; 32]] {
+        &[]
+    }
+
     /// Cached prefixes of `span` in one space or all.
     ///
     /// # Errors
@@ -113,6 +134,19 @@ pub trait Engine {
     ) -> Result<&MatchResult, Status> {
         let _ = reference;
         self.space_match(space_id, span, media)
+    }
+
+    /// The candidates of the last match, longest first, for a host that holds no pointers; empty before the first one.
+    ///
+    /// The records are those that the arrays of its [`MatchResult`] point at, space by space.
+    fn match_candidates(&self) -> &[MatchCandidate] {
+        &[]
+    }
+
+    /// The spaces of the last match, for a host that holds no pointers; empty before the first one. The counts of their arrays say which of
+    /// [`Engine::match_candidates`] are whose, in order.
+    fn match_spaces(&self) -> &[SpaceMatch] {
+        &[]
     }
 
     /// Leases the cached prefix of `span`; the lease is at least 1.
@@ -174,6 +208,27 @@ pub trait Engine {
     /// The sequence of a live lane.
     fn lane_sequence(&self, lane_tag: u64) -> Option<SeqHandle> {
         let _ = lane_tag;
+        None
+    }
+
+    /// What a live lane has cost so far.
+    fn lane_cost(&self, lane_tag: u64) -> Option<LaneCost> {
+        let _ = lane_tag;
+        None
+    }
+
+    /// Records what happens from here on; replaces, and drops, a timeline that was being recorded.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    #[expect(clippy::boxed_local, reason = "an engine that records keeps the box, as its host gave it")]
+    fn timeline_start(&mut self, timeline: Box<Timeline>) -> Result<(), Status> {
+        let _ = timeline;
+        Err(Status::Unsupported)
+    }
+
+    /// Records no more and gives the timeline back, for the caller to finish; none when none was recorded.
+    fn timeline_stop(&mut self) -> Option<Box<Timeline>> {
         None
     }
 
@@ -336,6 +391,29 @@ pub trait Engine {
         Err(Status::Unsupported)
     }
 
+    /// Compiles a regular expression that the whole text has to match; beyond the contract.
+    ///
+    /// # Errors
+    /// `RejectBadStruct`, `Unsupported`.
+    fn grammar_create_regex(&mut self, pattern: &str) -> Result<u32, Status> {
+        let _ = pattern;
+        Err(Status::Unsupported)
+    }
+
+    /// Compiles a grammar in Lark notation; beyond the contract.
+    ///
+    /// # Errors
+    /// `RejectBadStruct`, `Unsupported`.
+    fn grammar_create_lark(&mut self, grammar: &str) -> Result<u32, Status> {
+        let _ = grammar;
+        Err(Status::Unsupported)
+    }
+
+    /// Why the last grammar that was not made was refused, in words.
+    fn grammar_refusal(&self) -> Option<String> {
+        None
+    }
+
     /// Frees a grammar; a borrowed one goes when its lane returns it.
     ///
     /// # Errors
@@ -399,33 +477,127 @@ pub trait Engine {
         Err(Status::Unsupported)
     }
 
-    /// Embeds a text.
+    /// As [`Engine::space_match`], among the state of one adapter; 0 is the model alone. Without one the default adapter counts.
     ///
     /// # Errors
-    /// `Unsupported`.
+    /// As there, and `UnknownHandle` (adapter).
+    fn space_match_adapted(
+        &mut self,
+        space_id: u32,
+        span: &[u32],
+        media: &[[u8; 32]],
+        adapter: u64,
+    ) -> Result<&MatchResult, Status> {
+        if adapter == 0 { self.space_match(space_id, span, media) } else { Err(Status::Unsupported) }
+    }
+
+    /// As [`Engine::seed_acquire`], among the state of one adapter; without one the default adapter counts. An admit that takes the lease must have the same one, else it is
+    /// `RejectStaleSeed`.
+    ///
+    /// # Errors
+    /// As there, and `UnknownHandle` (adapter).
+    fn seed_acquire_adapted(
+        &mut self,
+        span: &[u32],
+        prefix_len: u64,
+        determinism_class: u8,
+        adapter: u64,
+    ) -> Result<u64, Status> {
+        if adapter == 0 { self.seed_acquire(span, prefix_len, determinism_class) } else { Err(Status::Unsupported) }
+    }
+
+    /// Loads an adapter from a file or a directory and answers its handle, at least 1.
+    ///
+    /// The same content gives the same handle again; it is unloaded as often as it was loaded.
+    ///
+    /// # Errors
+    /// `UnknownHandle` (cannot be read), `RejectBadStruct` (broken, or not for this model), `Unsupported` (a variant that is not computed,
+    /// or no adapters at all), `NeedsReplan` (memory). [`Engine::adapter_refusal`] has the place. Nothing changed.
+    fn adapter_load(&mut self, path: &str) -> Result<u64, Status> {
+        let _ = path;
+        Err(Status::Unsupported)
+    }
+
+    /// Takes back one load. After the last one the adapter is bound to no tag and is no default; lanes, sequences and cached state that
+    /// have it keep it, and its memory is free when they are gone.
+    ///
+    /// # Errors
+    /// `UnknownHandle`, `Unsupported`; nothing changed.
+    fn adapter_unload(&mut self, adapter: u64) -> Result<(), Status> {
+        let _ = adapter;
+        Err(Status::Unsupported)
+    }
+
+    /// The next admit of a tag is a lane with this adapter; 0 takes the word back, and the default holds again.
+    ///
+    /// # Errors
+    /// `UnknownHandle`, `Unsupported`; nothing changed.
+    fn adapter_bind(&mut self, lane_tag: u64, adapter: u64) -> Result<(), Status> {
+        let _ = (lane_tag, adapter);
+        Err(Status::Unsupported)
+    }
+
+    /// A bare empty sequence will hold state of this adapter; 0 is the model alone. So a restore can bring such state in.
+    ///
+    /// # Errors
+    /// `UnknownHandle` (sequence, adapter), `Busy` (it has tokens, or is leased), `Unsupported`; nothing changed.
+    fn sequence_adapt(&mut self, sequence: SeqHandle, adapter: u64) -> Result<(), Status> {
+        let _ = (sequence, adapter);
+        Err(Status::Unsupported)
+    }
+
+    /// Bytes that adapters take now, beyond the plan of the model: those that are loaded, those that a lane, a sequence or a cached state still
+    /// carries, and the rows to compute with them, which stay once there was one.
+    fn adapter_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Identity of a loaded adapter: a digest of what it computes.
+    fn adapter_digest(&self, adapter: u64) -> Option<[u8; 32]> {
+        let _ = adapter;
+        None
+    }
+
+    /// Why the last registration of a strategy was refused, in words; none when it was not.
+    fn strategy_refusal(&self) -> Option<&str> {
+        None
+    }
+
+    /// Why the last adapter was refused, in words; none when it was not.
+    fn adapter_refusal(&self) -> Option<&str> {
+        None
+    }
+
+    /// Embeds a text: the pooled hidden states behind the last norm. How they are pooled says the capability descriptor: as the
+    /// model names it, else the last token's. The vector is scaled to length 1 only where the model says so.
+    ///
+    /// Computed with the default adapter, if there is one. No lane sees anything of it.
+    ///
+    /// # Errors
+    /// `RejectBounds` (no tokens, foreign ones, more than the context), `NeedsReplan` (no room in the pool), `Unsupported`.
     fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Status> {
         let _ = tokens;
         Err(Status::Unsupported)
     }
 
-    /// Loads an adapter.
+    /// Loads an adapter and makes it the default: lanes admitted later have it, unless their tag is bound to another.
     ///
     /// # Errors
-    /// `Unsupported`.
+    /// As [`Engine::adapter_load`]; the default before stays.
     fn lora_load(&mut self, path: &str) -> Result<(), Status> {
         let _ = path;
         Err(Status::Unsupported)
     }
 
-    /// Unloads the adapter.
+    /// Ends the default adapter and unloads it; lanes that have it keep it.
     ///
     /// # Errors
-    /// `Unsupported`.
+    /// `UnknownHandle` (there is none), `Unsupported`.
     fn lora_unload(&mut self) -> Result<(), Status> {
         Err(Status::Unsupported)
     }
 
-    /// Identity of the loaded adapter.
+    /// Identity of the default adapter.
     fn lora_id(&self) -> Option<[u8; 32]> {
         None
     }
@@ -435,10 +607,13 @@ pub trait Engine {
         0
     }
 
-    /// Runs layers `[first, end)` (E-11).
+    /// Runs layers `[first, end)` over all of `tokens` (E-11), with the default adapter, if there is one.
+    ///
+    /// `incoming`: what the stage before gave; none for the first.
     ///
     /// # Errors
-    /// `RejectBounds`, `RejectBadStruct`, `Unsupported`.
+    /// `RejectBounds` (layers, tokens), `RejectBadStruct` (bytes that are not of the stage before), `NeedsReplan` (no room in the pool),
+    /// `Unsupported`.
     fn forward_stage(
         &mut self,
         tokens: &[u32],

@@ -2,8 +2,10 @@
 //! The memory behind the arrays of one plan.
 //!
 //! # Invariants
-//! - A segment never moves or changes once created, so an [`Array`] made here stays good while the arena lives.
+//! - A segment never moves or changes once created, so an [`Array`] made here stays good until the arena is cleared or gone.
 //! - Bytes are handed out from the segment that wholly contains an array, never from anywhere else.
+
+use core::ffi::c_char;
 
 use super::value::Array;
 use super::view::{Memory, Record};
@@ -13,12 +15,19 @@ use super::view::{Memory, Record};
 pub struct RecordArena {
     // Whole words, so that every segment is 8-byte aligned.
     segments: Vec<Vec<u64>>,
+    /// Segments of earlier plans, to be used again.
+    spare: Vec<Vec<u64>>,
 }
 
 impl RecordArena {
     /// An arena without segments: only empty arrays lie inside.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Forgets all records and keeps the memory for the next ones: no array made so far lies inside any more.
+    pub fn clear(&mut self) {
+        self.spare.append(&mut self.segments);
     }
 
     /// Copies `records` into a segment of their own and returns the array over it.
@@ -34,7 +43,9 @@ impl RecordArena {
             Ok(count) => count,
             Err(_) => panic!("an array holds at most u32::MAX records"),
         };
-        let mut segment = vec![0u64; size_of_val(records).div_ceil(8)];
+        let mut segment = self.spare.pop().unwrap_or_default();
+        segment.clear();
+        segment.resize(size_of_val(records).div_ceil(8), 0);
         super::view::copy_records(records, &mut segment);
         let data = segment.as_ptr().cast();
         self.segments.push(segment);
@@ -57,6 +68,14 @@ impl Memory for RecordArena {
             let bytes: &[u8] = bytemuck::cast_slice(segment);
             let offset = array.data.addr().checked_sub(bytes.as_ptr().addr())?;
             bytes.get(offset..offset.checked_add(len)?)
+        })
+    }
+
+    fn text(&self, start: *const c_char) -> Option<&[u8]> {
+        self.segments.iter().find_map(|segment| {
+            let bytes: &[u8] = bytemuck::cast_slice(segment);
+            let offset = start.addr().checked_sub(bytes.as_ptr().addr())?;
+            bytes.get(offset..)?.split(|&byte| byte == 0).next().filter(|text| offset + text.len() < bytes.len())
         })
     }
 }
@@ -147,6 +166,21 @@ mod tests {
         }
         array.count = 0;
         assert_eq!(within(&array, &RecordArena::new()), Status::RejectBadStride);
+    }
+
+    /// What was pushed before lies outside, whatever memory the next records get.
+    #[test]
+    fn cleared_arena_uses_its_memory_again() {
+        let mut arena = RecordArena::new();
+        let first = arena.push_records(&[prefill(1), prefill(2)]);
+        arena.clear();
+        assert!(!arena.contains(&first));
+        let second = arena.push_records(&[prefill(3)]);
+        assert_eq!(second.data, first.data, "the memory of the first");
+        let read: Vec<u64> =
+            second.elements::<LanePrefill>(&arena).expect("inside").map(|lane| lane.lane_tag).collect();
+        assert_eq!(read, [3]);
+        assert!(!arena.contains(&first), "it would reach past the second");
     }
 
     /// Records of smaller alignment ride in 8-aligned segments too.

@@ -169,7 +169,7 @@ zeroed!(TickTimings);
 pub struct TickMemCounters {
     /// Bytes of model state in the pool.
     pub allocated_bytes: u64,
-    /// Bytes of exported cache entries.
+    /// Bytes of exported cache entries, and of operations' outputs that nobody has taken yet.
     pub host_retained_bytes: u64,
     /// Pages in the pool; 0 is unbounded.
     pub pool_blocks_total: u64,

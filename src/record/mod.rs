@@ -12,6 +12,7 @@
 pub mod arena;
 pub mod constant;
 mod event;
+pub(crate) mod explain;
 pub mod layout;
 mod partial;
 mod plan;
@@ -23,6 +24,7 @@ pub mod view;
 
 pub use arena::RecordArena;
 pub use event::*;
+pub use explain::{explain_admit, explain_fault, explain_finish, explain_shed};
 pub use partial::PartialEmit;
 pub use plan::*;
 pub use registration::*;

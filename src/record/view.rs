@@ -10,6 +10,7 @@
 //! # Invariants
 //! No byte of an array is read before A-10 .. A-13 hold for it, in that order.
 
+use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 
 use super::status::Status;
@@ -99,6 +100,9 @@ pub trait Memory {
     /// The `len` bytes that `array` points at, if all of them lie inside. `len` is not 0, at most `isize::MAX`, and does not
     /// wrap around the end of memory.
     fn bytes(&self, array: &Array, len: usize) -> Option<&[u8]>;
+
+    /// The bytes of a C string, without its NUL, if all of them lie inside; none for NULL.
+    fn text(&self, start: *const c_char) -> Option<&[u8]>;
 }
 
 /// The memory of a caller on the other side of the C boundary: nothing is known of it but its word.
@@ -108,7 +112,8 @@ impl Unbounded<'_> {
     /// Trusts the pointers of every array read through the result.
     ///
     /// # Safety
-    /// Each array read through it points at `count * elem_size` readable bytes that nobody writes while `'a` lasts.
+    /// Each array read through it points at `count * elem_size` readable bytes that nobody writes while `'a` lasts, and each text at
+    /// such bytes up to a NUL.
     pub const unsafe fn new() -> Self {
         Self(PhantomData)
     }
@@ -121,6 +126,19 @@ impl Memory for Unbounded<'_> {
         // - Nobody writes there while the borrow lives: the same promise.
         // - `len` does not exceed `isize::MAX`: `Array::elements` checked that the span does not wrap and `len` fits.
         Some(unsafe { core::slice::from_raw_parts(array.data.cast(), len) })
+    }
+
+    #[expect(
+        clippy::not_unsafe_ptr_arg_deref,
+        reason = "the promise about every text was made in `Unbounded::new`, which is unsafe"
+    )]
+    fn text(&self, start: *const c_char) -> Option<&[u8]> {
+        if start.is_null() {
+            return None;
+        }
+        // SAFETY: the promise of `Unbounded::new`: the string ends in a NUL, is readable up to it, and nobody writes there.
+        let text = unsafe { CStr::from_ptr(start) };
+        Some(text.to_bytes())
     }
 }
 

@@ -29,6 +29,20 @@ impl ControlWords {
         segment
     }
 
+    /// Lays out cleared words in zeroed memory and opens one end of them.
+    ///
+    /// # Errors
+    /// `Length` when it is shorter than 64 bytes.
+    pub fn lay_out(mapping: Mapping) -> Result<Self, LayoutError> {
+        if mapping.len_bytes() < BYTES {
+            return Err(LayoutError::Length);
+        }
+        if let Some(magic) = mapping.word(0) {
+            magic.store(MAGIC, Release);
+        }
+        Ok(Self { mapping })
+    }
+
     /// Opens the words in `mapping`.
     ///
     /// # Errors

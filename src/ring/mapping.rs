@@ -8,8 +8,11 @@
 //! - `base` is 8-byte aligned and valid for atomic access to `len` bytes while the mapping lives.
 //! - Nothing outside `[0, len)` is ever touched: every accessor checks.
 
+use core::any::Any;
 use core::ffi::c_void;
 use core::ptr::NonNull;
+#[cfg(any(test, all(feature = "worker", target_os = "linux")))]
+use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::Arc;
 
@@ -45,7 +48,7 @@ impl Segment {
     /// A mapping of the whole segment, which it keeps alive.
     pub fn mapping(&self) -> Mapping {
         let base = NonNull::from(&*self.words).cast();
-        Mapping { base, len: self.len_bytes(), _owner: Some(self.clone()) }
+        Mapping { base, len: self.len_bytes(), _owner: Some(Arc::new(self.clone())) }
     }
 }
 
@@ -54,7 +57,7 @@ impl Segment {
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    _owner: Option<Segment>,
+    _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 // SAFETY:
@@ -88,6 +91,24 @@ impl Mapping {
             return Err(LayoutError::Length);
         }
         Ok(Self { base, len: len as usize, _owner: None })
+    }
+
+    /// Memory that `owner` keeps valid, which the mapping keeps alive.
+    ///
+    /// # Safety
+    /// - `base` is 8-byte aligned and valid for reads and writes of `len` bytes, from any thread, until `owner` is dropped.
+    /// - Until then everybody in this process who touches it does so through a mapping.
+    #[cfg_attr(
+        not(all(feature = "worker", target_os = "linux")),
+        expect(dead_code, reason = "only the link shares memory that it maps itself")
+    )]
+    pub(crate) unsafe fn owned(base: NonNull<c_void>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { base: base.cast(), len, _owner: Some(owner) }
+    }
+
+    /// First byte, for a descriptor. Valid while the mapping lives.
+    pub fn base(&self) -> *mut c_void {
+        self.base.as_ptr().cast()
     }
 
     /// Length in bytes.
@@ -128,10 +149,58 @@ impl Mapping {
     }
 }
 
+/// Copies of bytes, word by word. A word that is written in part keeps its other bytes; two writers of one word may lose each other's.
+#[cfg(all(feature = "worker", target_os = "linux"))]
+impl Mapping {
+    /// Copies from `offset` on; answers whether all of it lies inside whole words of the mapping.
+    pub(crate) fn copy_out(&self, offset: usize, out: &mut [u8]) -> bool {
+        if !self.has(offset, out.len()) {
+            return false;
+        }
+        let mut at = offset;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let within = at % 8;
+            let take = (8 - within).min(rest.len());
+            let Some(word) = self.word(at - within) else { return false };
+            let bytes = word.load(Relaxed).to_ne_bytes();
+            let (now, later) = rest.split_at_mut(take);
+            now.copy_from_slice(&bytes[within..within + take]);
+            rest = later;
+            at += take;
+        }
+        true
+    }
+
+    /// Copies to `offset` on; answers whether all of it lies inside whole words of the mapping, and writes nothing otherwise.
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) -> bool {
+        if !self.has(offset, bytes.len()) {
+            return false;
+        }
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let within = at % 8;
+            let take = (8 - within).min(rest.len());
+            let Some(word) = self.word(at - within) else { return false };
+            let (now, later) = rest.split_at(take);
+            let mut kept = if take == 8 { [0; 8] } else { word.load(Relaxed).to_ne_bytes() };
+            kept[within..within + take].copy_from_slice(now);
+            word.store(u64::from_ne_bytes(kept), Relaxed);
+            rest = later;
+            at += take;
+        }
+        true
+    }
+
+    fn has(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len / 8 * 8)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn nothing_outside_is_handed_out() {

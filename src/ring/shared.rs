@@ -108,10 +108,7 @@ impl SharedRing {
     pub fn create(id: u32, slots: u32, slot_bytes: u32) -> Result<(Segment, RingDesc), LayoutError> {
         let (kind, role) = nature(id).ok_or(LayoutError::Id { got: id })?;
         let segment = Segment::new(segment_bytes(slots, slot_bytes)?);
-        let header = [RING_MAGIC, pair(id, slot_bytes), pair(slots, 0)];
-        for (word, value) in segment.words().iter().zip(header) {
-            word.store(value, Release);
-        }
+        write_header(&segment.mapping(), id, slots, slot_bytes);
         let desc = RingDesc {
             struct_size: size_of::<RingDesc>() as u64,
             ring_id: id,
@@ -124,6 +121,19 @@ impl SharedRing {
             len: segment.len_bytes() as u64,
         };
         Ok((segment, desc))
+    }
+
+    /// Lays out an empty ring in zeroed memory and opens the host's end of it.
+    ///
+    /// # Errors
+    /// `Id`, `SlotBytes`, `Slots`; `Length` when the memory is too short.
+    pub fn lay_out(id: u32, slots: u32, slot_bytes: u32, mapping: Mapping) -> Result<Self, LayoutError> {
+        nature(id).ok_or(LayoutError::Id { got: id })?;
+        if mapping.len_bytes() < segment_bytes(slots, slot_bytes)? {
+            return Err(LayoutError::Length);
+        }
+        write_header(&mapping, id, slots, slot_bytes);
+        Ok(Self { mapping, id, slots, slot_bytes, next_index: 0, next_generation: 1 })
     }
 
     /// Opens the ring that `desc` describes in `mapping`, which must be the memory it names; the cursor starts over (E-43).
@@ -240,6 +250,15 @@ impl SharedRing {
         let words = self.mapping.words(offset + SLOT_HEADER_BYTES, bytes / 4).ok_or(RingError::OutOfBounds)?;
         out.extend(words.iter().map(|word| T::from_word(word.load(Relaxed))));
         Ok(())
+    }
+}
+
+fn write_header(mapping: &Mapping, id: u32, slots: u32, slot_bytes: u32) {
+    let header = [RING_MAGIC, pair(id, slot_bytes), pair(slots, 0)];
+    for (number, value) in header.into_iter().enumerate() {
+        if let Some(word) = mapping.word(number * 8) {
+            word.store(value, Release);
+        }
     }
 }
 
