@@ -174,7 +174,7 @@ fn check_complete(config: &ModelConfig, model: &[Slot], layer: &[Slot], fitted: 
 }
 
 /// Splits `blk.N.rest`; N in its shortest form, so that no layer has two names.
-fn layer_name(name: &str) -> Option<(usize, &str)> {
+pub(super) fn layer_name(name: &str) -> Option<(usize, &str)> {
     let (number, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let index: usize = number.parse().ok()?;
     (index.to_string() == number).then_some((index, rest))

@@ -8,10 +8,11 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::tensor::Bytes;
+use crate::tensor::{Bytes, Release};
 
 /// The bytes of a regular file.
 struct MappedFile {
@@ -21,6 +22,31 @@ struct MappedFile {
 impl AsRef<[u8]> for MappedFile {
     fn as_ref(&self) -> &[u8] {
         &self.map
+    }
+}
+
+impl Release for MappedFile {
+    fn release(&self, range: Range<usize>) {
+        let len = range.end.min(self.map.len()).saturating_sub(range.start);
+        #[cfg(unix)]
+        {
+            // SAFETY:
+            // - the pages are those of a file, mapped read-only and never written: when they are read again, they come from the file
+            //   with the same bytes (which nobody changes, see `map`), so whoever holds references sees nothing of it;
+            // - the range lies inside the map, by the line above; its pages do as well.
+            let _ = unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, len) };
+        }
+        #[cfg(not(unix))]
+        let _ = len;
+    }
+
+    fn fetch(&self, range: Range<usize>) -> bool {
+        let len = range.end.min(self.map.len()).saturating_sub(range.start);
+        // One call instead of a fault for each few pages; kernels before 5.14 refuse it.
+        #[cfg(target_os = "linux")]
+        return len == 0 || self.map.advise_range(memmap2::Advice::PopulateRead, range.start, len).is_ok();
+        #[cfg(not(target_os = "linux"))]
+        return len == 0;
     }
 }
 
@@ -43,5 +69,5 @@ pub(super) fn map(path: &Path) -> io::Result<Bytes> {
     //   documentation, because the system offers no way to check it;
     // - the bytes are only ever read as `u8`, for which every value is valid.
     let map = unsafe { memmap2::Mmap::map(&file) }?;
-    Ok(Bytes::new(Arc::new(MappedFile { map })))
+    Ok(Bytes::with_release(Arc::new(MappedFile { map })))
 }

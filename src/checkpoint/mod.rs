@@ -25,8 +25,10 @@ mod error;
 pub mod gguf;
 pub mod hf;
 mod identity;
+mod lora;
 #[allow(unsafe_code, reason = "mapping a file is a promise about that file, argued there")]
 mod map;
+mod pooling;
 mod sampling;
 mod vocabulary;
 
@@ -35,6 +37,8 @@ pub use config::{
     RopeScaling, SlidingWindow,
 };
 pub use error::{CheckpointError, ConfigError, GgufError, HfError, SafetensorsError, SplitError};
+pub use lora::{AdapterError, AdapterFile, Change, LoraError, MAX_RANK, Target};
+pub use pooling::{Embedding, Pooling};
 pub use sampling::SamplingDefaults;
 pub use vocabulary::{GgufVocabulary, HfVocabulary, SpecialTokens, Vocabulary};
 
@@ -55,6 +59,7 @@ pub struct Checkpoint {
     vocabulary: Option<Vocabulary>,
     chat_template: Option<String>,
     sampling_defaults: Option<SamplingDefaults>,
+    embedding: Option<Embedding>,
     documents: Vec<Bytes>,
     identity: OnceLock<[u8; 32]>,
 }
@@ -67,6 +72,7 @@ struct Parts {
     vocabulary: Option<Vocabulary>,
     chat_template: Option<String>,
     sampling_defaults: Option<SamplingDefaults>,
+    embedding: Option<Embedding>,
     documents: Vec<Bytes>,
 }
 
@@ -113,14 +119,26 @@ impl Checkpoint {
     }
 
     fn assemble(parts: Parts) -> Result<Self, ConfigError> {
-        let Parts { name, mut config, mut tensors, vocabulary, chat_template, sampling_defaults, documents } = parts;
+        let Parts { name, mut config, mut tensors, vocabulary, chat_template, .. } = parts;
+        let (sampling_defaults, embedding, documents) = (parts.sampling_defaults, parts.embedding, parts.documents);
         assemble::take_rope_factors(&mut config, &mut tensors)?;
         config.check()?;
         let tensors: Vec<_> =
             assemble::fit(&config, tensors)?.into_iter().map(|named| (named.name, named.tensor)).collect();
         let index = tensors.iter().enumerate().map(|(index, (name, _))| (name.clone(), index)).collect();
         let identity = OnceLock::new();
-        Ok(Self { name, config, tensors, index, vocabulary, chat_template, sampling_defaults, documents, identity })
+        Ok(Self {
+            name,
+            config,
+            tensors,
+            index,
+            vocabulary,
+            chat_template,
+            sampling_defaults,
+            embedding,
+            documents,
+            identity,
+        })
     }
 
     /// The model's name in the file, or the directory's.
@@ -155,6 +173,13 @@ impl Checkpoint {
         self.tensors.iter().map(|(_, tensor)| tensor.data.len() as u64).sum()
     }
 
+    /// Gives the memory of the mapped files back to the system: for who has copied what it needs. Everything can be read as before,
+    /// only more slowly the first time.
+    pub fn release(&self) {
+        let tensors = self.tensors.iter().map(|(_, tensor)| &tensor.data);
+        tensors.chain(&self.documents).for_each(|bytes| bytes.release(0..bytes.len()));
+    }
+
     /// What a tokenizer is built from; none when the files have no vocabulary.
     pub fn vocabulary(&self) -> Option<&Vocabulary> {
         self.vocabulary.as_ref()
@@ -168,6 +193,12 @@ impl Checkpoint {
     /// What the files recommend for sampling.
     pub fn sampling_defaults(&self) -> Option<SamplingDefaults> {
         self.sampling_defaults
+    }
+
+    /// How the model embeds a text: as its files say, else by the last token. None for one that is pooled in a way that gives no
+    /// embedding, or none that is computed here.
+    pub fn embedding(&self) -> Option<Embedding> {
+        self.embedding
     }
 
     /// An identity of the weights: a hash of the descriptions and of samples of every tensor.

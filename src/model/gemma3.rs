@@ -9,10 +9,11 @@
 //! # Source
 //! arXiv 2503.19786 (Gemma 3)
 
-use super::pass::{Pass, attention_shape, logits};
+use super::pass::{Pass, attention_shape, hidden, logits};
+use super::rope::Ropes;
 use super::weights::{Ends, FeedForward, HeadNorms, Loader, Qkv};
-use super::{ModelError, Network, TensorSource, Workspace, rope};
-use crate::backend::{AttentionShape, Backend, BackendError, Gate, RopeTable};
+use super::{ModelError, Network, TensorSource, Workspace};
+use crate::backend::{AttentionShape, Backend, BackendError, Gate};
 use crate::checkpoint::ModelConfig;
 
 struct Layer<B: Backend> {
@@ -31,8 +32,7 @@ struct Layer<B: Backend> {
 pub(super) struct Gemma3<B: Backend> {
     ends: Ends<B>,
     layers: Vec<Layer<B>>,
-    global_rope: RopeTable,
-    local_rope: RopeTable,
+    ropes: Ropes,
     embedding_scale: f32,
     epsilon: f32,
 }
@@ -56,8 +56,7 @@ impl<B: Backend> Gemma3<B> {
         Ok(Self {
             ends: load.ends()?,
             layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
-            global_rope: rope::global(config),
-            local_rope: rope::local(config),
+            ropes: Ropes::new(config),
             embedding_scale: (config.hidden as f32).sqrt(),
             epsilon: config.norm_epsilon,
         })
@@ -65,24 +64,30 @@ impl<B: Backend> Gemma3<B> {
 }
 
 impl<B: Backend> Network<B> for Gemma3<B> {
-    fn forward(&self, pass: &mut Pass<'_, B>) {
+    fn forward(&self, pass: &mut Pass<'_, B>) -> Result<(), BackendError> {
         pass.embed(&self.ends.embedding, self.embedding_scale);
-        for (index, layer) in self.layers.iter().enumerate() {
+        pass.angles(&self.ropes);
+        pass.walk(&self.layers, |pass, index, layer| {
             let is_local = layer.attention.window.is_some();
-            let rope = if is_local { &self.local_rope } else { &self.global_rope };
+            let turn = if is_local { self.ropes.local() } else { self.ropes.global() };
 
             pass.norm(&layer.attention_norm, self.epsilon);
-            pass.project(&layer.qkv, None);
+            pass.project(index, &layer.qkv, None)?;
             pass.norm_heads(&layer.head_norms, self.epsilon);
-            pass.attend(index, &layer.attention, rope, &layer.output);
+            pass.attend(index, &layer.attention, turn, &layer.output)?;
             pass.norm_delta(&layer.post_attention_norm, self.epsilon);
             pass.add_delta();
 
             pass.norm(&layer.ffn_norm, self.epsilon);
-            pass.feed_forward(&layer.ffn, Gate::GeluTanh);
+            pass.feed_forward(index, &layer.ffn, Gate::GeluTanh)?;
             pass.norm_delta(&layer.post_ffn_norm, self.epsilon);
             pass.add_delta();
-        }
+            Ok(())
+        })
+    }
+
+    fn hidden(&self, backend: &B, work: &mut Workspace<B>, rows: &[usize]) -> Result<(), BackendError> {
+        hidden(backend, work, rows, &self.ends, self.epsilon)
     }
 
     fn head(&self, backend: &B, work: &mut Workspace<B>, rows: &[usize]) -> Result<(), BackendError> {

@@ -7,10 +7,11 @@
 //! # Source
 //! arXiv 2307.09288 (Llama 2), 2407.21783 (Llama 3), 2310.06825 (Mistral), 2502.02737 (SmolLM2)
 
-use super::pass::{Pass, attention_shape, logits};
+use super::pass::{Pass, attention_shape, hidden, logits};
+use super::rope::Ropes;
 use super::weights::{Ends, FeedForward, Loader, Qkv};
-use super::{ModelError, Network, TensorSource, Workspace, rope};
-use crate::backend::{AttentionShape, Backend, BackendError, Gate, RopeTable};
+use super::{ModelError, Network, TensorSource, Workspace};
+use crate::backend::{AttentionShape, Backend, BackendError, Gate};
 use crate::checkpoint::ModelConfig;
 
 struct Layer<B: Backend> {
@@ -26,7 +27,7 @@ struct Layer<B: Backend> {
 pub(super) struct Llama<B: Backend> {
     ends: Ends<B>,
     layers: Vec<Layer<B>>,
-    rope: RopeTable,
+    ropes: Ropes,
     epsilon: f32,
 }
 
@@ -46,25 +47,31 @@ impl<B: Backend> Llama<B> {
         Ok(Self {
             ends: load.ends()?,
             layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
-            rope: rope::global(config),
+            ropes: Ropes::new(config),
             epsilon: config.norm_epsilon,
         })
     }
 }
 
 impl<B: Backend> Network<B> for Llama<B> {
-    fn forward(&self, pass: &mut Pass<'_, B>) {
+    fn forward(&self, pass: &mut Pass<'_, B>) -> Result<(), BackendError> {
         pass.embed(&self.ends.embedding, 1.0);
-        for (index, layer) in self.layers.iter().enumerate() {
+        pass.angles(&self.ropes);
+        pass.walk(&self.layers, |pass, index, layer| {
             pass.norm(&layer.attention_norm, self.epsilon);
-            pass.project(&layer.qkv, None);
-            pass.attend(index, &layer.attention, &self.rope, &layer.output);
+            pass.project(index, &layer.qkv, None)?;
+            pass.attend(index, &layer.attention, self.ropes.global(), &layer.output)?;
             pass.add_delta();
 
             pass.norm(&layer.ffn_norm, self.epsilon);
-            pass.feed_forward(&layer.ffn, Gate::Silu);
+            pass.feed_forward(index, &layer.ffn, Gate::Silu)?;
             pass.add_delta();
-        }
+            Ok(())
+        })
+    }
+
+    fn hidden(&self, backend: &B, work: &mut Workspace<B>, rows: &[usize]) -> Result<(), BackendError> {
+        hidden(backend, work, rows, &self.ends, self.epsilon)
     }
 
     fn head(&self, backend: &B, work: &mut Workspace<B>, rows: &[usize]) -> Result<(), BackendError> {

@@ -16,6 +16,7 @@
 //! # Not here
 //! Which rows form a step and where their keys lie (`runtime`), how an operation is computed (`backend`).
 
+mod adapter;
 mod gemma3;
 mod llama;
 mod pass;
@@ -25,9 +26,12 @@ mod rope;
 mod weights;
 mod workspace;
 
-pub use pass::Pass;
+pub use adapter::{Adapted, Adapter};
+pub use pass::{Pass, Progress, Rows, Wanted};
 pub use weights::TensorSource;
 pub use workspace::{Workspace, WorkspaceShape};
+
+use std::sync::Arc;
 
 use crate::backend::{Backend, BackendError};
 use crate::checkpoint::{Family, ModelConfig};
@@ -71,14 +75,28 @@ pub enum ModelError {
 }
 
 /// A loaded model: weights in a backend's form and the walk over its layers.
-pub trait Network<B: Backend>: Send {
-    /// Computes the residual stream of every row of the pass, and stores the rows' keys and values.
-    fn forward(&self, pass: &mut Pass<'_, B>);
+pub trait Network<B: Backend>: Send + Sync {
+    /// Computes the residual stream of the wanted rows of the pass behind its layers, and stores the keys and values of all rows.
+    ///
+    /// The last layer is computed for the wanted rows alone; a row's bits do not depend on which those are.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Device`; never for rows and adapters that the workspace was made for.
+    fn forward(&self, pass: &mut Pass<'_, B>) -> Result<(), BackendError>;
+
+    /// Computes the last hidden states (under the last norm) of some rows of the residual stream.
+    ///
+    /// # Shapes
+    /// `rows`: at most the workspace's `head_rows`, each a row of the stream; `work.hidden()`: `[rows.len(), hidden]`
+    ///
+    /// # Errors
+    /// As [`Network::head`].
+    fn hidden(&self, backend: &B, work: &mut Workspace<B>, rows: &[usize]) -> Result<(), BackendError>;
 
     /// Computes the logits of some rows of the residual stream that [`Network::forward`] left.
     ///
     /// # Shapes
-    /// `rows`: at most the workspace's `head_rows`, each a row of the pass; `work.logits`: `[rows.len(), vocab]`
+    /// `rows`: at most the workspace's `head_rows`, each a row of the stream; `work.logits`: `[rows.len(), vocab]`
     ///
     /// # Errors
     /// `OutOfMemory`, `Device`; never for as many rows as the workspace was made for.
@@ -93,11 +111,27 @@ pub fn load<B: Backend>(
     backend: &B,
     config: &ModelConfig,
     tensors: &dyn TensorSource,
-) -> Result<Box<dyn Network<B>>, ModelError> {
+) -> Result<Arc<dyn Network<B>>, ModelError> {
+    backend.weights_begin(&tensors.all());
+    let loaded = load_family(backend, config, tensors);
+    backend.weights_end();
+    loaded
+}
+
+fn load_family<B: Backend>(
+    backend: &B,
+    config: &ModelConfig,
+    tensors: &dyn TensorSource,
+) -> Result<Arc<dyn Network<B>>, ModelError> {
     Ok(match config.family {
-        Family::Llama => Box::new(llama::Llama::load(backend, config, tensors)?),
-        Family::Qwen2 => Box::new(qwen2::Qwen2::load(backend, config, tensors)?),
-        Family::Qwen3 => Box::new(qwen3::Qwen3::load(backend, config, tensors)?),
-        Family::Gemma3 => Box::new(gemma3::Gemma3::load(backend, config, tensors)?),
+        Family::Llama => Arc::new(llama::Llama::load(backend, config, tensors)?),
+        Family::Qwen2 => Arc::new(qwen2::Qwen2::load(backend, config, tensors)?),
+        Family::Qwen3 => Arc::new(qwen3::Qwen3::load(backend, config, tensors)?),
+        Family::Gemma3 => Arc::new(gemma3::Gemma3::load(backend, config, tensors)?),
     })
+}
+
+/// Elements of the widest input of a product of a model with these numbers.
+pub fn widest_input(config: &ModelConfig) -> usize {
+    config.hidden.max(config.ffn_hidden).max(config.n_heads * config.head_dim)
 }

@@ -6,10 +6,11 @@
 //! # Source
 //! arXiv 2407.10671 (Qwen2), 2412.15115 (Qwen2.5)
 
-use super::pass::{Pass, attention_shape, logits};
+use super::pass::{Pass, attention_shape, hidden, logits};
+use super::rope::Ropes;
 use super::weights::{Ends, FeedForward, Loader, Qkv, QkvBias};
-use super::{ModelError, Network, TensorSource, Workspace, rope};
-use crate::backend::{AttentionShape, Backend, BackendError, Gate, RopeTable};
+use super::{ModelError, Network, TensorSource, Workspace};
+use crate::backend::{AttentionShape, Backend, BackendError, Gate};
 use crate::checkpoint::ModelConfig;
 
 struct Layer<B: Backend> {
@@ -26,7 +27,7 @@ struct Layer<B: Backend> {
 pub(super) struct Qwen2<B: Backend> {
     ends: Ends<B>,
     layers: Vec<Layer<B>>,
-    rope: RopeTable,
+    ropes: Ropes,
     epsilon: f32,
 }
 
@@ -47,25 +48,31 @@ impl<B: Backend> Qwen2<B> {
         Ok(Self {
             ends: load.ends()?,
             layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
-            rope: rope::global(config),
+            ropes: Ropes::new(config),
             epsilon: config.norm_epsilon,
         })
     }
 }
 
 impl<B: Backend> Network<B> for Qwen2<B> {
-    fn forward(&self, pass: &mut Pass<'_, B>) {
+    fn forward(&self, pass: &mut Pass<'_, B>) -> Result<(), BackendError> {
         pass.embed(&self.ends.embedding, 1.0);
-        for (index, layer) in self.layers.iter().enumerate() {
+        pass.angles(&self.ropes);
+        pass.walk(&self.layers, |pass, index, layer| {
             pass.norm(&layer.attention_norm, self.epsilon);
-            pass.project(&layer.qkv, Some(&layer.qkv_bias));
-            pass.attend(index, &layer.attention, &self.rope, &layer.output);
+            pass.project(index, &layer.qkv, Some(&layer.qkv_bias))?;
+            pass.attend(index, &layer.attention, self.ropes.global(), &layer.output)?;
             pass.add_delta();
 
             pass.norm(&layer.ffn_norm, self.epsilon);
-            pass.feed_forward(&layer.ffn, Gate::Silu);
+            pass.feed_forward(index, &layer.ffn, Gate::Silu)?;
             pass.add_delta();
-        }
+            Ok(())
+        })
+    }
+
+    fn hidden(&self, backend: &B, work: &mut Workspace<B>, rows: &[usize]) -> Result<(), BackendError> {
+        hidden(backend, work, rows, &self.ends, self.epsilon)
     }
 
     fn head(&self, backend: &B, work: &mut Workspace<B>, rows: &[usize]) -> Result<(), BackendError> {

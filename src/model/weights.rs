@@ -12,17 +12,30 @@ use crate::tensor::Tensor;
 pub trait TensorSource {
     /// The tensor of this name, when there is one.
     fn tensor(&self, name: &str) -> Option<&Tensor>;
+
+    /// All tensors, so that room can be made for them at once; none where the source cannot list them.
+    fn all(&self) -> Vec<&Tensor> {
+        Vec::new()
+    }
 }
 
 impl TensorSource for HashMap<String, Tensor> {
     fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.get(name)
     }
+
+    fn all(&self) -> Vec<&Tensor> {
+        self.values().collect()
+    }
 }
 
 impl TensorSource for Checkpoint {
     fn tensor(&self, name: &str) -> Option<&Tensor> {
         Checkpoint::tensor(self, name)
+    }
+
+    fn all(&self) -> Vec<&Tensor> {
+        self.tensors().map(|(_, tensor)| tensor).collect()
     }
 }
 

@@ -5,6 +5,8 @@
 //! `rows` rows for the walk and `head_rows` rows of logits: longer steps are walked in parts, so the memory is known before
 //! the model is loaded ([`WorkspaceShape::bytes`]).
 
+use super::adapter::AdapterRows;
+use super::rope::Ropes;
 use crate::backend::{Backend, BackendError};
 use crate::checkpoint::ModelConfig;
 
@@ -23,6 +25,10 @@ pub struct WorkspaceShape {
     pub key: usize,
     /// Width of the feed-forward layer.
     pub ffn_hidden: usize,
+    /// Cosines and sines of a row's position, for each way of turning.
+    pub angles: usize,
+    /// Ways of turning.
+    pub turns: usize,
     /// Logits of a row.
     pub vocab: usize,
 }
@@ -37,14 +43,16 @@ impl WorkspaceShape {
             query: config.n_heads * config.head_dim,
             key: config.n_kv_heads * config.head_dim,
             ffn_hidden: config.ffn_hidden,
+            angles: 2 * (config.rope.dims / 2),
+            turns: Ropes::count(config),
             vocab: config.vocab,
         }
     }
 
     /// Bytes of all buffers; none on overflow.
     pub fn bytes(&self) -> Option<u64> {
-        let pass_width =
-            [3 * self.hidden, 2 * self.query, 2 * self.key, 2 * self.ffn_hidden].iter().sum::<usize>() as u64;
+        let Self { hidden, query, key, ffn_hidden, angles, turns, .. } = self;
+        let pass_width = (3 * hidden + 2 * query + 2 * key + 2 * ffn_hidden + turns * angles) as u64;
         let head_width = self.hidden as u64 + self.vocab as u64;
         let pass = pass_width.checked_mul(self.rows as u64)?;
         let head = head_width.checked_mul(self.head_rows as u64)?;
@@ -72,10 +80,14 @@ pub struct Workspace<B: Backend> {
     pub(super) gate: B::Buffer,
     /// The other factor, `[rows, ffn_hidden]`.
     pub(super) up: B::Buffer,
+    /// Angles of the rows' positions for each way of turning, `[rows, 2 * pairs]`.
+    pub(super) angles: Vec<B::Buffer>,
     /// Rows of the stream whose logits are wanted, `[head_rows, hidden]`.
     pub(super) wanted: B::Buffer,
     /// Logits, `[head_rows, vocab]`.
     pub(super) logits: B::Buffer,
+    /// Rows of adapters, once there is one.
+    pub(super) adapted: Option<AdapterRows<B>>,
 }
 
 impl<B: Backend> Workspace<B> {
@@ -94,8 +106,10 @@ impl<B: Backend> Workspace<B> {
             attended: backend.buffer(shape.query),
             gate: backend.buffer(shape.ffn_hidden),
             up: backend.buffer(shape.ffn_hidden),
+            angles: (0..shape.turns).map(|_| backend.buffer(shape.angles)).collect(),
             wanted: backend.buffer(shape.hidden),
             logits: backend.buffer(shape.vocab),
+            adapted: None,
         };
         work.resize(backend, shape.rows)?;
         work.resize_head(backend, shape.head_rows)?;
@@ -107,17 +121,44 @@ impl<B: Backend> Workspace<B> {
     /// # Errors
     /// `OutOfMemory`, `Device`; never for as many rows as the workspace was made for.
     pub fn resize(&mut self, backend: &B, rows: usize) -> Result<(), BackendError> {
-        let Self { stream, normed, delta, queries, keys, values, attended, gate, up, .. } = self;
-        for buffer in [stream, normed, delta, queries, keys, values, attended, gate, up] {
-            backend.resize(buffer, rows)?;
+        let Self { stream, normed, delta, queries, keys, values, attended, gate, up, angles, .. } = self;
+        let buffers = [stream, normed, delta, queries, keys, values, attended, gate, up];
+        buffers.into_iter().chain(angles).try_for_each(|buffer| backend.resize(buffer, rows))
+    }
+
+    /// Keeps some rows of the stream and of what was normed of it, and gives as many to what follows in a layer.
+    pub(super) fn narrow(&mut self, backend: &B, rows: &[usize]) -> Result<(), BackendError> {
+        let Self { stream, normed, delta, queries, attended, gate, up, .. } = self;
+        for kept in [stream, normed] {
+            backend.keep_rows(kept, rows);
         }
-        Ok(())
+        [delta, queries, attended, gate, up].into_iter().try_for_each(|buffer| backend.resize(buffer, rows.len()))
     }
 
     /// Gives the buffers of the head `rows` rows.
     pub(super) fn resize_head(&mut self, backend: &B, rows: usize) -> Result<(), BackendError> {
         backend.resize(&mut self.wanted, rows)?;
         backend.resize(&mut self.logits, rows)
+    }
+
+    /// The residual stream, `[rows, hidden]`: behind a walk the rows that were wanted.
+    pub fn stream(&self) -> &B::Buffer {
+        &self.stream
+    }
+
+    /// The residual stream, to be filled before a walk that does not begin with the first layer.
+    pub fn stream_mut(&mut self) -> &mut B::Buffer {
+        &mut self.stream
+    }
+
+    /// Hidden states of the rows that [`Network::hidden`](super::Network::hidden) was last asked for, `[rows, hidden]`.
+    pub fn hidden(&self) -> &B::Buffer {
+        &self.wanted
+    }
+
+    /// Logits of the rows that the head was last asked for, to be shaped; the next call of the head writes them anew.
+    pub fn logits_mut(&mut self) -> &mut B::Buffer {
+        &mut self.logits
     }
 
     /// Logits of the rows that the head was last asked for, `[rows, vocab]`.

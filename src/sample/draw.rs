@@ -8,6 +8,7 @@
 
 use super::Scratch;
 use super::filter::{Cuts, Ranked};
+use super::wide::{RowLoop, widest};
 
 /// Weights of tokens further than this below the best are 0 (T-116): about a ten-millionth of a billionth of it.
 const LEAST: f32 = -36.7368;
@@ -28,23 +29,73 @@ pub fn uniform(position: u64) -> f64 {
 ///
 /// NaN entries are ignored, but NaN in front gives 0; so do an empty row and one of nothing but minus infinity.
 pub fn argmax(row: &[f32]) -> u32 {
-    if row.first().is_none_or(|first| first.is_nan()) {
-        return 0;
-    }
-    let best = maximum(row);
-    row.iter().position(|&x| x == best).map_or(0, |index| index as u32)
+    survey(row).lowest(row)
 }
 
 /// The largest entry that is a number; minus infinity when there is none.
 pub(super) fn maximum(row: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (blocks, tail) = row.as_chunks::<LANES>();
-    for block in blocks {
-        for (lane, &x) in lanes.iter_mut().zip(block) {
-            *lane = if x > *lane { x } else { *lane };
+    survey(row).best
+}
+
+/// What one look at a row finds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Survey {
+    /// Whether every entry is.
+    pub(super) is_finite: bool,
+    /// The largest entry that is a number; minus infinity when there is none.
+    pub(super) best: f32,
+    /// The first block that holds it.
+    block: usize,
+}
+
+/// Entries of a row that are looked at together.
+const BLOCK: usize = 256;
+
+/// Looks at a row once.
+pub(super) fn survey(row: &[f32]) -> Survey {
+    widest(Look(row))
+}
+
+/// [`survey`]. No branch per entry, so it is as fast as the row is read.
+pub(super) struct Look<'a>(pub(super) &'a [f32]);
+
+impl RowLoop for Look<'_> {
+    type Output = Survey;
+
+    #[inline(always)]
+    fn run(self) -> Survey {
+        let mut survey = Survey { is_finite: true, best: f32::NEG_INFINITY, block: 0 };
+        for (index, block) in self.0.chunks(BLOCK).enumerate() {
+            let mut bests = [f32::NEG_INFINITY; LANES];
+            // Zero times a number is 0, and NaN where it is not finite; a sum with NaN is NaN.
+            let mut zeros = [0.0f32; LANES];
+            let (lines, tail) = block.as_chunks::<LANES>();
+            for line in lines {
+                for ((best, zero), &x) in bests.iter_mut().zip(&mut zeros).zip(line) {
+                    *best = if x > *best { x } else { *best };
+                    *zero += 0.0 * x;
+                }
+            }
+            let best = bests.iter().chain(tail).fold(f32::NEG_INFINITY, |best, &x| if x > best { x } else { best });
+            survey.is_finite &= zeros.iter().sum::<f32>() == 0.0 && tail.iter().all(|x| x.is_finite());
+            if best > survey.best {
+                (survey.best, survey.block) = (best, index);
+            }
         }
+        survey
     }
-    lanes.iter().chain(tail).fold(f32::NEG_INFINITY, |best, &x| if x > best { x } else { best })
+}
+
+impl Survey {
+    /// The lowest index among the maxima of the row that was looked at (T-115).
+    pub(super) fn lowest(&self, row: &[f32]) -> u32 {
+        if row.first().is_none_or(|first| first.is_nan()) {
+            return 0;
+        }
+        let first = self.block * BLOCK;
+        let block = row.get(first..).unwrap_or_default();
+        block.iter().position(|&x| x == self.best).map_or(0, |index| (first + index) as u32)
+    }
 }
 
 /// `e^x` for `x` in (-36.7368, 0], within 2.5e-7 of it relative to its value; `exp(0)` is 1 (T-121).
@@ -76,7 +127,7 @@ pub fn exp(x: f32) -> f32 {
 }
 
 /// The weight of a logit against the best of its row: 0 for NaN and for what is too far below (T-116).
-#[inline]
+#[inline(always)]
 fn weight(x: f32, best: f32) -> f32 {
     let below = x - best;
     // Both sides are computed, so that the loop over a row has no branch.
@@ -85,7 +136,7 @@ fn weight(x: f32, best: f32) -> f32 {
 }
 
 /// Sums `term` over a row in the order of T-121: sixteen sums by index, combined, then the tail in order.
-#[inline]
+#[inline(always)]
 fn sum_in_order(row: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0f32; LANES];
     let (blocks, tail) = row.as_chunks::<LANES>();
@@ -94,17 +145,37 @@ fn sum_in_order(row: &[f32], term: impl Fn(f32) -> f32) -> f32 {
             *sum += term(x);
         }
     }
-    let quarter = |q: usize| (sums[q] + sums[q + 4]) + (sums[q + 8] + sums[q + 12]);
-    let mut total = (quarter(0) + quarter(1)) + (quarter(2) + quarter(3));
+    let mut total = combined(&sums);
     for &x in tail {
         total += term(x);
     }
     total
 }
 
+/// The sixteen sums of T-121 in one.
+fn combined(sums: &[f32; LANES]) -> f32 {
+    let quarter = |q: usize| (sums[q] + sums[q + 4]) + (sums[q + 8] + sums[q + 12]);
+    (quarter(0) + quarter(1)) + (quarter(2) + quarter(3))
+}
+
 /// The sum of the weights of a row against its best, in the order of T-121.
 pub(super) fn weight_sum(row: &[f32], best: f32) -> f32 {
-    sum_in_order(row, |x| weight(x, best))
+    widest(WeightSum { row, best })
+}
+
+/// [`weight_sum`].
+pub(super) struct WeightSum<'a> {
+    pub(super) row: &'a [f32],
+    pub(super) best: f32,
+}
+
+impl RowLoop for WeightSum<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run(self) -> f32 {
+        sum_in_order(self.row, |x| weight(x, self.best))
+    }
 }
 
 /// Writes the probabilities of a row at a temperature over `out`, one per token (T-116); all 0 when the row has no mass.
@@ -127,12 +198,62 @@ pub fn probabilities(row: &[f32], temperature: f32, out: &mut Vec<f32>) {
     }
 }
 
+/// Writes the weights of a row at a temperature over `out`, one per token, and answers their sum: what [`probabilities`] divides.
+///
+/// `most` is the maximum of the row.
+fn weights(row: &[f32], most: f32, temperature: f32, out: &mut Vec<f32>) -> f32 {
+    let scale = 1.0 / temperature;
+    // Scaling keeps the order of numbers, so the best one scaled is the best scaled one; where that is none, somebody looks.
+    let mut best = most * scale;
+    if best.is_nan() {
+        best = row.iter().map(|x| x * scale).fold(f32::NEG_INFINITY, |best, x| if x > best { x } else { best });
+    }
+    out.resize(row.len(), 0.0);
+    widest(Weigh { row, scale, best, out })
+}
+
+/// Writes the weights of a row, scaled, against the best over `out`, which is as long, and answers their sum in the order of T-121.
+pub(super) struct Weigh<'a> {
+    pub(super) row: &'a [f32],
+    pub(super) scale: f32,
+    pub(super) best: f32,
+    pub(super) out: &'a mut [f32],
+}
+
+impl RowLoop for Weigh<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run(self) -> f32 {
+        let Self { row, scale, best, out } = self;
+        let mut sums = [0.0f32; LANES];
+        let (lines, tail) = row.as_chunks::<LANES>();
+        let (out_lines, out_tail) = out.as_chunks_mut::<LANES>();
+        for (line, out) in lines.iter().zip(out_lines) {
+            for ((x, out), sum) in line.iter().zip(out).zip(&mut sums) {
+                *out = weight(x * scale, best);
+                *sum += *out;
+            }
+        }
+        let mut total = combined(&sums);
+        for (x, out) in tail.iter().zip(out_tail) {
+            *out = weight(x * scale, best);
+            total += *out;
+        }
+        total
+    }
+}
+
 /// Draws a token at a temperature above 0 with the number `u` (T-116 .. T-118).
 pub fn draw(row: &[f32], temperature: f32, cuts: Cuts, u: f64, scratch: &mut Scratch) -> u32 {
-    let Scratch { weights, candidates } = scratch;
-    probabilities(row, temperature, weights);
-    let best = maximum(weights);
-    Ranked::new(weights, best, candidates).draw(cuts, u)
+    draw_below(row, maximum(row), temperature, cuts, u, scratch)
+}
+
+/// As [`draw`], of a row whose maximum is known.
+pub(super) fn draw_below(row: &[f32], most: f32, temperature: f32, cuts: Cuts, u: f64, scratch: &mut Scratch) -> u32 {
+    let Scratch { weights: memory, candidates } = scratch;
+    let sum = weights(row, most, temperature, memory);
+    Ranked::new(memory, sum, candidates).draw(cuts, u)
 }
 
 #[cfg(test)]

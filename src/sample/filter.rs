@@ -44,9 +44,18 @@ impl Cuts {
 /// How much less likely the tokens of one band are than those of the one before.
 const BAND: f32 = 1.0 / 1024.0;
 
+/// A little less than 1: what is below a bound times this stays below the bound when it is divided and rounded.
+const NEARLY: f32 = 1.0 - 1.0 / (1 << 20) as f32;
+
+/// Below every weight that is not 0 (T-116).
+const LEAST_WEIGHT: f32 = 1e-16;
+
 /// Tokens with probability, sorted as far as somebody looked.
+///
+/// A probability is a weight over the sum of weights, rounded, and only the tokens that are gathered are divided.
 pub(super) struct Ranked<'c> {
-    probabilities: &'c [f32],
+    weights: &'c [f32],
+    sum: f32,
     candidates: &'c mut Vec<Candidate>,
     sorted: usize,
     /// Every token at or above it is gathered; 0 when all with probability are.
@@ -54,12 +63,36 @@ pub(super) struct Ranked<'c> {
 }
 
 impl<'c> Ranked<'c> {
-    /// Over the probabilities of a row, the largest of which is `best`; uses `candidates` as memory.
-    pub(super) fn new(probabilities: &'c [f32], best: f32, candidates: &'c mut Vec<Candidate>) -> Self {
+    /// Over the weights of a row, the largest of which is 1 where there is any, and their sum; uses `candidates` as memory.
+    pub(super) fn new(weights: &'c [f32], sum: f32, candidates: &'c mut Vec<Candidate>) -> Self {
         candidates.clear();
-        let mut ranked = Self { probabilities, candidates, sorted: 0, floor: f32::INFINITY };
-        ranked.gather(best * BAND);
+        let mut ranked = Self { weights, sum, candidates, sorted: 0, floor: f32::INFINITY };
+        if sum > 0.0 {
+            ranked.gather(BAND / sum);
+        } else {
+            ranked.floor = 0.0;
+        }
         ranked
+    }
+
+    /// Calls `take` with the probabilities from `least` on, which is above 0, and their tokens.
+    fn each_from(&self, least: f32, mut take: impl FnMut(f32, u32)) {
+        const BLOCK: usize = 64;
+        let least_weight = (least * self.sum * NEARLY).max(f32::from_bits(1));
+        for (block, first) in self.weights.chunks(BLOCK).zip((0u32..).step_by(BLOCK)) {
+            // Nearly every block has none; finding that out takes no branch per token.
+            if !block.iter().fold(false, |any, &weight| any | (weight >= least_weight)) {
+                continue;
+            }
+            for (&weight, id) in block.iter().zip(first..) {
+                if weight >= least_weight {
+                    let probability = weight / self.sum;
+                    if probability >= least {
+                        take(probability, id);
+                    }
+                }
+            }
+        }
     }
 
     /// The `index`-th best, or none past the end.
@@ -78,21 +111,16 @@ impl<'c> Ranked<'c> {
 
     /// Lowers the floor and gathers the tokens between.
     fn gather(&mut self, floor: f32) {
-        const BLOCK: usize = 64;
-        // Below the smallest normal number a product no longer tells bands apart: the last one takes all.
-        let floor = if floor < f32::MIN_POSITIVE { 0.0 } else { floor };
-        let least = floor.max(f32::from_bits(1));
-        for (block, first) in self.probabilities.chunks(BLOCK).zip((0u32..).step_by(BLOCK)) {
-            // Nearly every block has none; finding that out takes no branch per token.
-            if !block.iter().fold(false, |any, &p| any | (p >= least)) {
-                continue;
+        // No weight lies there, or a product no longer tells bands apart: the last band takes all.
+        let is_last = floor * self.sum < LEAST_WEIGHT || floor < f32::MIN_POSITIVE;
+        let floor = if is_last { 0.0 } else { floor };
+        let mut candidates = core::mem::take(self.candidates);
+        self.each_from(floor.max(f32::from_bits(1)), |probability, id| {
+            if probability < self.floor {
+                candidates.push(Candidate { probability, id });
             }
-            for (&probability, id) in block.iter().zip(first..) {
-                if probability >= least && probability < self.floor {
-                    self.candidates.push(Candidate { probability, id });
-                }
-            }
-        }
+        });
+        *self.candidates = candidates;
         self.floor = floor;
     }
 
@@ -110,7 +138,9 @@ impl<'c> Ranked<'c> {
 
     /// How many have at least this probability, which is above 0.
     fn count_from(&self, least: f32) -> usize {
-        self.probabilities.iter().filter(|&&p| p >= least).count()
+        let mut count = 0;
+        self.each_from(least, |_, _| count += 1);
+        count
     }
 
     /// The sum of the first `count`, best first.
@@ -145,7 +175,7 @@ impl<'c> Ranked<'c> {
 
     /// How many of the whole row stay, and whether a cut applied.
     fn kept(&mut self, best: Candidate, cuts: Cuts) -> (usize, bool) {
-        let row_len = self.probabilities.len();
+        let row_len = self.weights.len();
         let mut kept = row_len;
         let mut cut = false;
         if cuts.top_k != 0 {
@@ -192,10 +222,9 @@ fn rank(a: &Candidate, b: &Candidate) -> Ordering {
 mod tests {
     use super::*;
 
-    fn ranking(probabilities: &[f32]) -> Vec<Candidate> {
-        let best = probabilities.iter().copied().fold(0.0, f32::max);
+    fn ranking(weights: &[f32], sum: f32) -> Vec<Candidate> {
         let mut candidates = Vec::new();
-        let mut ranked = Ranked::new(probabilities, best, &mut candidates);
+        let mut ranked = Ranked::new(weights, sum, &mut candidates);
         (0..).map_while(|index| ranked.get(index)).collect()
     }
 
@@ -203,21 +232,29 @@ mod tests {
     #[test]
     fn looking_step_by_step_gives_the_fully_sorted_list() {
         let hashed = |i: u32| i.wrapping_mul(2_654_435_761);
-        let flat: Vec<f32> = (0..5000).map(|i| (hashed(i) >> 25) as f32 + 1.0).collect();
-        // Over a hundred powers of two, with ties, zeros and subnormal numbers.
-        let steep: Vec<f32> = (0..5000).map(|i| (-((hashed(i) >> 24) as f32)).exp2()).collect();
+        let flat: Vec<f32> = (0..5000).map(|i| ((hashed(i) >> 25) as f32 + 1.0) / 128.0).collect();
+        // As steep as weights are, with ties and zeros.
+        let steep: Vec<f32> =
+            (0..5000).map(|i| hashed(i) >> 26).map(|n| if n > 52 { 0.0 } else { (-(n as f32)).exp2() }).collect();
+        // Next to the floor of the first band, in steps that division does not tell apart.
+        let near: Vec<f32> = (0..5000)
+            .map(|i| if i == 7 { 1.0 } else { f32::from_bits(BAND.to_bits() - 40 + (hashed(i) >> 26)) })
+            .collect();
         let single = [0.0, 1.0, 0.0];
-        for probabilities in [&flat[..], &steep, &single, &[0.0; 70], &[]] {
-            let listed = probabilities.iter().zip(0..).map(|(&probability, id)| Candidate { probability, id });
-            let mut sorted: Vec<Candidate> = listed.filter(|candidate| candidate.probability > 0.0).collect();
-            sorted.sort_by(rank);
-            assert_eq!(ranking(probabilities), sorted);
+        for weights in [&flat[..], &steep, &near, &single, &[0.0; 70], &[]] {
+            for sum in [weights.iter().sum::<f32>(), 1.0, 1.5, 3.0, 7777.7] {
+                let sum = if weights.iter().any(|&weight| weight > 0.0) { sum } else { 0.0 };
+                let listed = weights.iter().zip(0..).map(|(&weight, id)| Candidate { probability: weight / sum, id });
+                let mut sorted: Vec<Candidate> = listed.filter(|candidate| candidate.probability > 0.0).collect();
+                sorted.sort_by(rank);
+                assert_eq!(ranking(weights, sum), sorted, "{sum}");
+            }
         }
     }
 
     #[test]
     fn ties_go_to_the_lower_id() {
-        let ids: Vec<u32> = ranking(&[0.25, 0.5, 0.25, 0.5]).iter().map(|candidate| candidate.id).collect();
+        let ids: Vec<u32> = ranking(&[0.5, 1.0, 0.5, 1.0], 3.0).iter().map(|candidate| candidate.id).collect();
         assert_eq!(ids, [1, 3, 0, 2]);
     }
 }

@@ -24,7 +24,11 @@ pub struct Logprobs {
 /// Ties go to the lower id. A token without mass has minus infinity; a NaN counts as one. A token past the row has minus
 /// infinity too.
 pub fn logprobs(row: &[f32], token: u32, k: u32) -> Logprobs {
-    let best = maximum(row);
+    logprobs_below(row, maximum(row), token, k)
+}
+
+/// As [`logprobs`], of a row whose maximum is known.
+pub(super) fn logprobs_below(row: &[f32], best: f32, token: u32, k: u32) -> Logprobs {
     let log_sum_exp = f64::from(best) + f64::from(weight_sum(row, best)).ln();
     let logprob = |logit: f32| {
         if log_sum_exp.is_finite() && !logit.is_nan() {

@@ -1,4 +1,3 @@
-#![forbid(unsafe_code)]
 //! Picking a token from a row of logits.
 //!
 //! The order is fixed (T-112): mask, bias, penalties, log-probabilities, then greedy or a draw. A draw is a pure function of
@@ -28,6 +27,7 @@ mod filter;
 mod logprob;
 mod penalty;
 mod shape;
+mod wide;
 
 pub use draw::{argmax, draw, exp, probabilities, uniform};
 pub use filter::{Candidate, Cuts};
@@ -35,6 +35,10 @@ pub use logprob::{Logprobs, logprobs};
 pub use penalty::{PENALTY_WINDOW, Penalty};
 pub use shape::{add_bias, apply_mask, row_is_finite};
 
+use std::collections::TryReserveError;
+
+use self::draw::{draw_below, survey};
+use self::logprob::logprobs_below;
 use crate::record::constant::fault;
 
 /// How one token is to be picked: everything but the row.
@@ -120,6 +124,22 @@ impl Scratch {
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// Buffers for every draw of rows of `vocab` logits: [`Scratch::bytes`].
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub fn with_room(vocab: usize) -> Result<Self, TryReserveError> {
+        let mut scratch = Self::default();
+        scratch.weights.try_reserve_exact(vocab)?;
+        scratch.candidates.try_reserve_exact(vocab)?;
+        Ok(scratch)
+    }
+
+    /// Bytes that a draw of a row of `vocab` logits may need.
+    pub const fn bytes(vocab: usize) -> u64 {
+        vocab as u64 * (size_of::<f32>() + size_of::<Candidate>()) as u64
+    }
 }
 
 /// Picks a token from a model's row (T-112).
@@ -129,7 +149,8 @@ impl Scratch {
 /// # Errors
 /// `NotFinite` when the row was not finite before anything was applied to it; `NothingAllowed` when the mask is empty.
 pub fn pick(row: &mut [f32], request: &SampleRequest<'_>, scratch: &mut Scratch) -> Result<Pick, SampleError> {
-    if !row_is_finite(row) {
+    let mut seen = survey(row);
+    if !seen.is_finite {
         return Err(SampleError::NotFinite);
     }
     if let Some(mask) = request.mask
@@ -141,12 +162,15 @@ pub fn pick(row: &mut [f32], request: &SampleRequest<'_>, scratch: &mut Scratch)
     if let Some(penalty) = &request.penalty {
         penalty.apply(row);
     }
+    if request.mask.is_some() || !request.bias.is_empty() || request.penalty.is_some() {
+        seen = survey(row);
+    }
     let token = if request.temperature > 0.0 {
         let cuts = Cuts { top_k: request.top_k, min_p: request.min_p, top_p: request.top_p };
-        draw(row, request.temperature, cuts, uniform(request.position), scratch)
+        draw_below(row, seen.best, request.temperature, cuts, uniform(request.position), scratch)
     } else {
-        argmax(row)
+        seen.lowest(row)
     };
     // Of the shaped row, before temperature (T-112).
-    Ok(Pick { token, logprobs: request.logprobs.map(|k| logprobs(row, token, k)) })
+    Ok(Pick { token, logprobs: request.logprobs.map(|k| logprobs_below(row, seen.best, token, k)) })
 }

@@ -41,6 +41,25 @@ pub enum DType {
 }
 
 impl DType {
+    /// Every type.
+    pub const ALL: &'static [Self] = &[
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
+    ];
+
     /// Values in a unit: 1, or the values of a quant block.
     pub const fn unit_values(self) -> usize {
         match self {

@@ -10,6 +10,7 @@
 
 use super::super::config::{Family, ModelConfig, RopeConfig, RopePairing, RopeScaling, SlidingWindow};
 use super::super::error::ConfigError;
+use super::super::pooling::{Embedding, Pooling};
 use super::super::sampling::SamplingDefaults;
 use super::metadata::Metadata;
 use super::value::Value;
@@ -26,13 +27,8 @@ pub(crate) fn model_config(metadata: &Metadata, vocab: usize) -> Result<ModelCon
     let architecture = metadata
         .text("general.architecture")?
         .ok_or_else(|| ConfigError::MissingKey { key: "general.architecture".to_owned() })?;
-    let family = match architecture {
-        "llama" => Family::Llama,
-        "qwen2" => Family::Qwen2,
-        "qwen3" => Family::Qwen3,
-        "gemma3" => Family::Gemma3,
-        _ => return Err(ConfigError::Architecture { architecture: architecture.to_owned() }),
-    };
+    let family =
+        family(architecture).ok_or_else(|| ConfigError::Architecture { architecture: architecture.to_owned() })?;
     let keys = Keys { metadata, architecture };
     keys.refuse_unserved()?;
     let layers = keys.size("block_count")?;
@@ -64,6 +60,17 @@ pub(crate) fn model_config(metadata: &Metadata, vocab: usize) -> Result<ModelCon
     })
 }
 
+/// The family that computes an architecture of this name.
+pub(super) fn family(architecture: &str) -> Option<Family> {
+    match architecture {
+        "llama" => Some(Family::Llama),
+        "qwen2" => Some(Family::Qwen2),
+        "qwen3" => Some(Family::Qwen3),
+        "gemma3" => Some(Family::Gemma3),
+        _ => None,
+    }
+}
+
 /// What the file recommends for sampling: the `general.sampling.*` keys; none when it has none of them.
 pub(crate) fn sampling_defaults(metadata: &Metadata) -> Result<Option<SamplingDefaults>, ConfigError> {
     let float =
@@ -78,6 +85,19 @@ pub(crate) fn sampling_defaults(metadata: &Metadata) -> Result<Option<SamplingDe
         do_sample: None,
     };
     Ok((defaults != SamplingDefaults::default()).then_some(defaults))
+}
+
+/// How the model embeds a text: `pooling_type` is 0 none, 1 mean, 2 first token, 3 last token, 4 a rank instead of a vector. The
+/// format has no word for scaling to length 1.
+pub(crate) fn embedding(metadata: &Metadata, architecture: &str) -> Result<Option<Embedding>, ConfigError> {
+    let pooling = match metadata.integer(&format!("{architecture}.pooling_type"))? {
+        None | Some(0) => Pooling::default(),
+        Some(1) => Pooling::Mean,
+        Some(2) => Pooling::First,
+        Some(3) => Pooling::Last,
+        Some(_) => return Ok(None),
+    };
+    Ok(Some(Embedding { pooling, normalised: false }))
 }
 
 /// The keys of one architecture.

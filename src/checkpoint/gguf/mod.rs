@@ -20,6 +20,7 @@
 //! # Source
 //! The GGUF format description of the ggml project.
 
+mod adapter;
 mod cursor;
 mod keys;
 mod metadata;
@@ -35,6 +36,7 @@ pub use table::{MAX_TENSORS, TensorInfo};
 pub use types::TypeId;
 pub use value::{Array, StringArray, Value, ValueType};
 
+pub(super) use adapter::open as open_adapter;
 pub(super) use read::read;
 pub(super) use split::open_all;
 

@@ -35,6 +35,7 @@ pub(crate) fn read(shards: Vec<(PathBuf, GgufFile)>) -> Result<Parts, ConfigErro
         vocabulary: vocabulary::vocabulary(metadata, vocab)?.map(|found| Vocabulary::Gguf(Box::new(found))),
         chat_template: metadata.text("tokenizer.chat_template")?.map(str::to_owned),
         sampling_defaults: keys::sampling_defaults(metadata)?,
+        embedding: keys::embedding(metadata, &config.architecture)?,
         documents: shards.iter().map(|(_, shard)| shard.header()).collect(),
         config,
         tensors,

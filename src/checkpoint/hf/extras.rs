@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::super::error::{CheckpointError, ConfigError, HfError};
+use super::super::pooling::{Embedding, Pooling};
 use super::super::sampling::SamplingDefaults;
 use super::super::vocabulary::{SpecialTokens, token_id};
 use super::config::text_part;
@@ -73,6 +74,61 @@ pub(super) fn sampling_defaults(generation: &Document) -> Result<Option<Sampling
         do_sample: generation.flag("do_sample")?,
     };
     Ok((defaults != SamplingDefaults::default()).then_some(defaults))
+}
+
+/// How a text is embedded, as the sentence-transformers project writes it down; the last token where nothing is written.
+///
+/// None for a pooling that is not computed here.
+pub(super) fn embedding(directory: &Path) -> Result<Option<Embedding>, CheckpointError> {
+    let path = directory.join("1_Pooling").join("config.json");
+    let Some(document) = Document::read_optional(&path)? else { return Ok(Some(Embedding::default())) };
+    let modes = |source| CheckpointError::Config { path: path.clone(), source };
+    let pooling = match pooling_modes(&document).map_err(modes)?.as_slice() {
+        ["mean" | "mean_tokens"] => Pooling::Mean,
+        ["cls" | "cls_token"] => Pooling::First,
+        [] | ["lasttoken"] => Pooling::Last,
+        _ => return Ok(None),
+    };
+    Ok(Some(Embedding { pooling, normalised: has_normalise(&directory.join("modules.json"))? }))
+}
+
+/// The modes that are switched on: one text, or a member for each.
+fn pooling_modes(document: &Document) -> Result<Vec<&'static str>, ConfigError> {
+    const MODES: [&str; 9] = [
+        "cls",
+        "mean",
+        "lasttoken",
+        "cls_token",
+        "mean_tokens",
+        "max_tokens",
+        "mean_sqrt_len_tokens",
+        "weightedmean_tokens",
+        "max",
+    ];
+    let stated = document.text("pooling_mode")?;
+    let mut on = Vec::new();
+    for mode in MODES {
+        let named = stated == Some(mode);
+        if named || document.flag(&format!("pooling_mode_{mode}"))?.unwrap_or(false) {
+            on.push(mode);
+        }
+    }
+    // A mode of another name is one that is not computed.
+    if stated.is_some_and(|stated| !MODES.contains(&stated)) {
+        on.push("max");
+    }
+    Ok(on)
+}
+
+/// Whether the list of modules has one that scales to length 1.
+fn has_normalise(path: &Path) -> Result<bool, CheckpointError> {
+    if !path.exists() {
+        return Ok(false);
+    }
+    let modules: Value = serde_json::from_slice(&read_bounded(path)?)
+        .map_err(|source| CheckpointError::Hf { path: path.to_owned(), source: HfError::Json { source } })?;
+    let kinds = modules.as_array().into_iter().flatten().filter_map(|module| module.get("type")?.as_str());
+    Ok(kinds.into_iter().any(|kind| kind.ends_with(".Normalize")))
 }
 
 /// The chat template: a file of its own, or a member of `tokenizer_config.json` that is a string or a list of named ones.

@@ -7,6 +7,7 @@
 //! | `model.safetensors`, else `model.safetensors.index.json` and the shards it names | tensors, under canonical names |
 //! | `tokenizer.json` | its path |
 //! | `generation_config.json` | sampling defaults, ends of generation |
+//! | `1_Pooling/config.json`, `modules.json` | how a text is embedded |
 //! | `chat_template.jinja`, else `tokenizer_config.json` | the chat template |
 //!
 //! All but the first two may be missing. Gemma 3 norms are stored less 1 and get it back here, so that a norm is always what to
@@ -19,6 +20,7 @@
 //! # Not here
 //! Reading `tokenizer.json`: `tokenizer`.
 
+mod adapter;
 mod config;
 mod document;
 mod extras;
@@ -28,6 +30,8 @@ mod shards;
 
 pub use document::MAX_DOCUMENT_BYTES;
 pub use shards::MAX_SHARDS;
+
+pub(super) use adapter::open as open_adapter;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -88,6 +92,7 @@ pub(super) fn open(directory: &Path) -> Result<Parts, CheckpointError> {
         vocabulary,
         chat_template: extras::chat_template(directory)?,
         sampling_defaults,
+        embedding: extras::embedding(directory)?,
         documents: vec![Bytes::copy_aligned(&config_bytes)],
     })
 }
