@@ -11,6 +11,9 @@
 //! # Not here
 //! Which page belongs to whom: block tables arrive as slices of page numbers (`kv` keeps them).
 
+use std::ops::Range;
+
+use crate::checkpoint::RopePairing;
 use crate::tensor::Tensor;
 
 pub mod cpu;
@@ -65,6 +68,34 @@ impl KvType {
     }
 }
 
+/// How products with quantised weights are computed. Weights of 16 and 32 bits are multiplied as they are in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Arithmetic {
+    /// With f32 activations: nothing is rounded before a product.
+    #[default]
+    Exact,
+    /// With activations rounded to integers, block by block: faster, and about as far from exact as other engines are.
+    Fast,
+}
+
+impl Arithmetic {
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Fast => "fast",
+        }
+    }
+
+    /// Bits of an activation in a product with quantised weights.
+    pub const fn activation_bits(self) -> u32 {
+        match self {
+            Self::Exact => 32,
+            Self::Fast => 8,
+        }
+    }
+}
+
 /// Shape of the page pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
@@ -89,6 +120,11 @@ impl KvShape {
         [self.layers, self.n_kv_heads, self.head_dim, self.page_size_tokens]
             .into_iter()
             .try_fold(token, |bytes, factor| bytes.checked_mul(factor as u64))
+    }
+
+    /// Elements of one token over all layers: keys and values.
+    pub fn token_elements(&self) -> usize {
+        2 * self.layers * self.n_kv_heads * self.head_dim
     }
 }
 
@@ -129,25 +165,63 @@ pub enum Gate {
     GeluTanh,
 }
 
-/// Rotation of one head layout: `cos` and `sin` come from `positions` and these frequencies.
+/// Rotation of one head layout: position times frequency is the angle that a pair of dimensions turns by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeTable {
     /// Angle per position for each pair, in f64 so that large positions keep their digits; `dims / 2` of them.
     pub frequencies: Vec<f64>,
     /// Pairing of dimensions.
-    pub pairing: crate::checkpoint::RopePairing,
+    pub pairing: RopePairing,
 }
 
-/// Operations over activation rows. Shapes are promised by the caller, which checked them when the model was built.
-pub trait Backend: Send + 'static {
+/// One of several products with the same input ([`Backend::linear_many`]).
+pub struct Product<'a, B: Backend> {
+    /// `[outputs, inputs]`
+    pub weight: &'a B::Matrix,
+    /// One number per output, added behind the sum.
+    pub bias: Option<&'a B::Vector>,
+    /// `[rows, outputs]`; nobody else's.
+    pub out: &'a mut B::Buffer,
+}
+
+/// What [`Backend::each_row`] calls: with a participant, a row, and the row's values.
+pub type EachRow<'f> = &'f (dyn Fn(usize, usize, &mut [f32]) + Sync);
+
+/// Operations over activation rows. Shapes are promised by the caller, which checked them when the model was built. Buffers may have no
+/// rows.
+pub trait Backend: Sized + Send + 'static {
     /// A weight matrix `[rows, cols]`, prepared for this backend.
-    type Matrix: Send + 'static;
+    type Matrix: Send + Sync + 'static;
     /// A weight vector in f32.
-    type Vector: Send + 'static;
+    type Vector: Send + Sync + 'static;
     /// Activation rows in f32: `[rows, width]`.
     type Buffer: Send + 'static;
     /// Keys and values of all layers in one pool of pages.
     type Pages: Send + 'static;
+
+    /// How it multiplies: part of the identity of all state that it computes.
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::Exact
+    }
+
+    /// Makes room for what products need beside their matrices, for inputs of up to `inputs` elements. Matrices that this backend
+    /// prepares bring it along; a backend that is to work with those of another one of its kind is asked for it.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Device`.
+    fn make_ready(&self, inputs: usize) -> Result<(), BackendError> {
+        let _ = inputs;
+        Ok(())
+    }
+
+    /// Told before matrices of these tensors are prepared, which will live and die together: a backend may make room for all of them at
+    /// once. [`Backend::weights_end`] ends it.
+    fn weights_begin(&self, tensors: &[&Tensor]) {
+        let _ = tensors;
+    }
+
+    /// Told when the last one has been prepared, or one has failed.
+    fn weights_end(&self) {}
 
     /// Prepares a matrix.
     ///
@@ -182,14 +256,42 @@ pub trait Backend: Send + 'static {
     /// `out = x / sqrt(mean(x^2) + epsilon) * weight`, over groups of `weight.len()` elements: a whole row, or each head.
     fn rms_norm(&self, x: &Self::Buffer, weight: &Self::Vector, epsilon: f32, out: &mut Self::Buffer);
 
+    /// `x = x + delta`, then [`Backend::rms_norm`] of `x`: the same bits as one after the other.
+    fn add_rms_norm(
+        &self,
+        x: &mut Self::Buffer,
+        delta: &Self::Buffer,
+        weight: &Self::Vector,
+        epsilon: f32,
+        out: &mut Self::Buffer,
+    ) {
+        self.add(x, delta);
+        self.rms_norm(x, weight, epsilon, out);
+    }
+
     /// As [`Backend::rms_norm`], in place.
     fn rms_norm_in_place(&self, x: &mut Self::Buffer, weight: &Self::Vector, epsilon: f32);
 
     /// `out[r][o] = sum_i x[r][i] * weight[o][i] (+ bias[o])`.
     fn linear(&self, x: &Self::Buffer, weight: &Self::Matrix, bias: Option<&Self::Vector>, out: &mut Self::Buffer);
 
-    /// Rotates each head of each row to its position.
-    fn rope(&self, x: &mut Self::Buffer, head_dim: usize, table: &RopeTable, spans: &[Span<'_>]);
+    /// [`Backend::linear`] of one input with several matrices, each into its own output: the same bits as one after another.
+    ///
+    /// What a backend makes of the input alone (another layout, rounded rows) it may make once for all, and the outputs of all may be
+    /// one parallel section, with one hand-over to the threads instead of one each. The matrices may differ in type and height.
+    fn linear_many(&self, x: &Self::Buffer, products: &mut [Product<'_, Self>]) {
+        for Product { weight, bias, out } in products {
+            self.linear(x, weight, *bias, out);
+        }
+    }
+
+    /// The angles of the rows' positions: the cosines of all pairs, then their sines, `[rows, 2 * frequencies.len()]`.
+    ///
+    /// They are computed in double precision and rounded once.
+    fn angles(&self, table: &RopeTable, spans: &[Span<'_>], out: &mut Self::Buffer);
+
+    /// Rotates each head of each row by the angles of the row.
+    fn rope(&self, x: &mut Self::Buffer, head_dim: usize, pairing: RopePairing, angles: &Self::Buffer);
 
     /// Writes the keys and values of the rows into the pages of layer `layer`.
     fn kv_write(
@@ -221,12 +323,73 @@ pub trait Backend: Send + 'static {
     /// Row `i` of `out` is row `rows[i]` of `x`.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[usize], out: &mut Self::Buffer);
 
+    /// Row `i` of `x` becomes its row `rows[i]`, and `x` has as many rows as there are `rows`, which ascend.
+    fn keep_rows(&self, x: &mut Self::Buffer, rows: &[usize]);
+
+    /// Row `rows[i]` of `x` becomes itself plus row `i` of `y`. No row of `x` is named twice.
+    fn add_rows(&self, x: &mut Self::Buffer, rows: &[usize], y: &Self::Buffer);
+
+    /// How many calls of [`Backend::each_row`] may run at the same time.
+    fn participants(&self) -> usize {
+        1
+    }
+
+    /// Calls `f(participant, row, values)` for every row, on the host, which may change its values.
+    ///
+    /// Several calls may run at the same time, in any order; no two of them have the same participant, a number below
+    /// [`Backend::participants`].
+    ///
+    /// # Errors
+    /// `Device`; what the rows hold is then unspecified.
+    fn each_row(&self, x: &mut Self::Buffer, f: EachRow<'_>) -> Result<(), BackendError>;
+
     /// Copies whole rows to the host, from `first_row` on, as many as fill `out`.
     ///
     /// # Errors
     /// `Device`.
     fn read(&self, x: &Self::Buffer, first_row: usize, out: &mut [f32]) -> Result<(), BackendError>;
 
+    /// Copies whole rows from the host, to `first_row` and the ones behind it, as many as `values` fills.
+    ///
+    /// # Errors
+    /// `Device`.
+    fn write(&self, x: &mut Self::Buffer, first_row: usize, values: &[f32]) -> Result<(), BackendError>;
+
+    /// Whether everything so far went as it should; asked at the end of a step, as most operations cannot fail.
+    ///
+    /// # Errors
+    /// `Device`: results are complete, but the backend must be discarded.
+    fn health(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Copies whole pages, all layers: page `to` becomes page `from`.
     fn copy_pages(&self, pages: &mut Self::Pages, copies: &[(u32, u32)]);
+
+    /// Copies the keys and values at `positions` of one sequence to the host, as the pool holds them.
+    ///
+    /// `out` is `[positions, layers, n_kv_heads, 2, head_dim]` elements of [`KvShape::element`], little-endian: of each head its
+    /// keys, then its values. So the bytes of a token do not depend on where its page lies, nor on the size of pages.
+    ///
+    /// # Errors
+    /// `Device`; what `out` holds is then unspecified.
+    fn read_tokens(
+        &self,
+        pages: &Self::Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<(), BackendError>;
+
+    /// Writes what [`Backend::read_tokens`] read, into pages that only this sequence holds.
+    ///
+    /// # Errors
+    /// `Device`; what the positions hold is then unspecified.
+    fn write_tokens(
+        &self,
+        pages: &mut Self::Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), BackendError>;
 }

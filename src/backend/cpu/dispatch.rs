@@ -3,8 +3,12 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+use super::avx512::{Avx512, Avx512Vnni};
+#[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+use super::neon::{Neon, NeonDot};
 use super::portable::Portable;
-use super::simd::{Op, Simd};
+use super::simd::{IntegerOp, Integers, Op, Simd};
 
 /// Instruction sets that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,11 +18,20 @@ pub enum InstructionSet {
     Portable,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// x86-64 with AVX-512 F, BW, VL and DQ, and all of [`InstructionSet::Avx2`].
+    Avx512,
+    /// The same, with AVX-512 VNNI.
+    Avx512Vnni,
+    /// AArch64 with NEON.
+    Neon,
+    /// AArch64 with NEON and `dotprod`.
+    NeonDot,
 }
 
 impl InstructionSet {
     /// All that there are, best last.
-    pub const ALL: &'static [Self] = &[Self::Portable, Self::Avx2];
+    pub const ALL: &'static [Self] =
+        &[Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Vnni, Self::Neon, Self::NeonDot];
 
     /// Whether this processor has it.
     pub fn is_available(self) -> bool {
@@ -27,7 +40,8 @@ impl InstructionSet {
 
     /// The best of this processor.
     pub fn best() -> Self {
-        if Self::Avx2.is_available() { Self::Avx2 } else { Self::Portable }
+        // The portable one is everywhere, so there is always one.
+        Self::ALL.iter().copied().rfind(|set| set.is_available()).unwrap_or(Self::Portable)
     }
 
     /// Its name, for reports.
@@ -35,6 +49,10 @@ impl InstructionSet {
         match self {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Avx512Vnni => "avx512-vnni",
+            Self::Neon => "neon",
+            Self::NeonDot => "neon-dotprod",
         }
     }
 }
@@ -45,6 +63,14 @@ pub(super) enum Isa {
     Portable(Portable),
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni(Avx512Vnni),
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+    Neon(Neon),
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+    NeonDot(NeonDot),
 }
 
 impl Isa {
@@ -56,8 +82,16 @@ impl Isa {
             InstructionSet::Portable => Some(Self::Portable(Portable)),
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx2 => Avx2::detect().map(Self::Avx2),
-            #[cfg(not(target_arch = "x86_64"))]
-            InstructionSet::Avx2 => None,
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx512 => Avx512::detect().map(Self::Avx512),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx512Vnni => Avx512Vnni::detect().map(Self::Avx512Vnni),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            InstructionSet::Neon => Some(Self::Neon(Neon)),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            InstructionSet::NeonDot => NeonDot::detect().map(Self::NeonDot),
+            // Those of other targets.
+            _ => None,
         }
     }
 
@@ -67,6 +101,31 @@ impl Isa {
             Self::Portable(s) => s.run(op),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(s) => s.run(op),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(s) => s.run(op),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni(s) => s.run(op),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Self::Neon(s) => s.run(op),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Self::NeonDot(s) => s.run(op),
+        }
+    }
+
+    /// Runs an operation with products of bytes on this instance. AVX-512 without VNNI has none that are better than those of AVX2.
+    pub(super) fn run_integers<O: IntegerOp>(self, op: O) -> O::Output {
+        match self {
+            Self::Portable(s) => s.run_integers(op),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(s) => s.run_integers(op),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(s) => s.narrow().run_integers(op),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni(s) => s.run_integers(op),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Self::Neon(s) => s.run_integers(op),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Self::NeonDot(s) => s.run_integers(op),
         }
     }
 }

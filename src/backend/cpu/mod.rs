@@ -1,54 +1,70 @@
-//! The CPU backend: exact products of f32 activations with weights as the file has them.
+//! The CPU backend: products of weights in the file's types with f32 activations (exact) or with activations rounded to 8 bits (fast).
 //!
 //! ```text
 //! mod            the operations: shapes to tasks, tasks to threads
-//! linear rows attention pages quant math      kernels, generic over ...
+//! linear rounded rows attention pages tile math   kernels, generic over ...
 //! simd           ... the vector operations of an instruction set
-//! portable avx2  the instruction sets;  dispatch  chooses one
-//! threads        who runs tasks;  shared  where they write;  memory  aligned and zeroed
+//! portable avx2 avx512 neon   the instruction sets;  dispatch  chooses one
+//! threads        who runs tasks, own threads or the host's;  shared  where they write;  memory  aligned and zeroed
 //! ```
-//! Weights are not copied: a matrix is a view of the mapped file, decoded to f32 in registers (one row of activations) or once
-//! per call into L2 (more rows).
+//! A matrix is re-laid once, so that the lanes of a vector are outputs (`tile`). In exact arithmetic (`linear`) it is decoded to f32 in registers
+//! (one row of activations) or once per 128 rows into L1; in fast arithmetic (`rounded`) its codes are multiplied as integers.
+//! Types that differ in their scales alone share that code; a product of decoded weights knows no type.
 //!
 //! # Invariants
 //! - A row's bits depend on that row and, in attention, on the keys and values that it sees: each kernel's header says in which order
 //!   it adds. Threads and tasks only decide who computes what.
-//! - Another instruction set may give other bits: where it fuses products and sums, it rounds less.
+//! - Products have the same bits on all instruction sets that fuse products and sums, and others where it does not; other operations may
+//!   differ from one instruction set to another.
 //!
 //! # Limits
-//! Matrices, pools and buffers are all the memory there is, and a decoded panel of weights per thread, made with the matrix. An
+//! Matrices, pools and buffers are all the memory there is, and a decoded panel of weights per thread, made with the first matrix. An
 //! operation allocates nothing but its list of tasks, which is kept.
 
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod dispatch;
 mod linear;
 mod math;
 mod memory;
+#[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+mod neon;
 mod pages;
 mod portable;
-mod quant;
+mod rounded;
 mod rows;
 mod shared;
 mod simd;
 mod threads;
+mod tile;
 
 pub use dispatch::InstructionSet;
 pub use pages::Pages;
+pub use threads::HostThreads;
+pub(crate) use threads::Lent;
 
 use core::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use smallvec::SmallVec;
+
+use self::attention::{Attend, Attention, Part, Write};
 use self::dispatch::Isa;
-use self::linear::{Decode, OneRow, Outputs, PANEL, Panel, STREAMS, Weights};
-use self::memory::Aligned;
-use self::pages::{Element, Elements, Write};
-use self::rows::{Activate, Add, Embed, RmsNorm, Rope};
+use self::linear::{Outputs, PANEL, Product, Row, STREAMS};
+use self::memory::{ALIGNMENT_BYTES, Aligned, Slab};
+use self::pages::{Element, Elements, Layout, SIDE};
+use self::rounded::{Round, Rounded, RoundedProduct};
+use self::rows::{Activate, Add, AddRmsNorm, RmsNorm, RmsNormInPlace, Rope};
 use self::shared::Shared;
 use self::threads::Threads;
-use super::{AttentionShape, Backend, BackendError, Gate, KvShape, RopeTable, Span};
-use crate::tensor::{Bytes, DType, Tensor};
+use self::tile::{BLOCK, Geometry, ROWS, Weights, group_bytes, pack};
+use super::{Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, RopeTable, Span};
+use crate::checkpoint::RopePairing;
+use crate::tensor::{DType, Tensor, dequantise_row};
 
 /// Elements below which an operation on rows stays on the caller's thread: handing over costs a microsecond or two.
 const SPREAD_ELEMENTS: usize = 1 << 14;
@@ -57,14 +73,25 @@ const SPREAD_PRODUCTS: usize = 1 << 15;
 /// Tasks per thread that work is cut into, so that a thread that is held up does not hold up the others.
 const TASKS_PER_THREAD: usize = 4;
 
+/// Products of one input that go to the threads together without a list on the heap.
+const SECTIONS: usize = 4;
+
+/// Bytes of a file that are given back together once they are re-laid: each time costs the processors an interruption.
+const RELEASE_BYTES: usize = 4 << 20;
+
 /// Runs operations on the threads of the process.
 pub struct CpuBackend {
     isa: Isa,
     set: InstructionSet,
+    arithmetic: Arithmetic,
     threads: Threads,
     scratch: Scratch,
-    /// Tasks of the operation at hand.
-    tasks: Mutex<Vec<RowTask>>,
+    attention: Attention,
+    rounded: Mutex<RoundedRows>,
+    /// While the matrices of a model are made: memory for all of them.
+    slab: Mutex<Option<Slab>>,
+    /// Buffers made so far, which names them.
+    buffers: AtomicU64,
 }
 
 /// Memory for decoded weights, for each participant.
@@ -88,19 +115,60 @@ impl Scratch {
     }
 }
 
-/// A weight matrix: a view of its file.
+/// The rounded form of the buffer that was multiplied last: several products share their factor.
+#[derive(Default)]
+struct RoundedRows {
+    /// Whose, and which of its contents; none before the first.
+    of: Option<(u64, u64)>,
+    blocks: Aligned<Rounded>,
+    /// The largest buffer there is room for.
+    rows: usize,
+    cols: usize,
+}
+
+impl RoundedRows {
+    /// Makes room for as many rows, and as many columns.
+    fn reserve(&mut self, rows: usize, cols: usize) -> Result<(), BackendError> {
+        (self.rows, self.cols) = (self.rows.max(rows), self.cols.max(cols));
+        let blocks = self.rows.saturating_mul(self.cols.div_ceil(BLOCK));
+        if blocks > self.blocks.len() {
+            self.blocks = Aligned::zeroed(blocks)?;
+            self.of = None;
+        }
+        Ok(())
+    }
+}
+
+/// A weight matrix in tiles.
 pub struct Matrix {
-    data: Bytes,
+    data: Aligned<u8>,
     dtype: DType,
     rows: usize,
     cols: usize,
-    row_bytes: usize,
+    group_bytes: usize,
 }
 
 impl Matrix {
     fn weights(&self) -> Weights<'_> {
-        Weights { dtype: self.dtype, bytes: self.data.as_slice(), row_bytes: self.row_bytes, cols: self.cols }
+        let Self { dtype, rows, cols, group_bytes, .. } = *self;
+        Weights { dtype, geometry: Geometry::of(dtype), bytes: &self.data, group_bytes, rows, cols }
     }
+
+    /// Row groups.
+    fn groups(&self) -> usize {
+        self.rows.div_ceil(ROWS)
+    }
+}
+
+/// A product as part of a parallel section.
+struct Section<'a> {
+    weights: Weights<'a>,
+    /// Whether its input is rounded.
+    rounds: bool,
+    out: Outputs<'a>,
+    /// Row groups of a task.
+    step: usize,
+    tasks: usize,
 }
 
 /// A weight vector.
@@ -108,6 +176,9 @@ pub struct Vector(Aligned<f32>);
 
 /// Activation rows.
 pub struct Buffer {
+    name: u64,
+    /// Counts how often it may have been written.
+    version: u64,
     width: usize,
     rows: usize,
     data: Aligned<f32>,
@@ -119,16 +190,9 @@ impl Buffer {
     }
 
     fn values_mut(&mut self) -> &mut [f32] {
+        self.version += 1;
         &mut self.data[..self.rows * self.width]
     }
-}
-
-/// Some rows of a span.
-#[derive(Clone, Copy)]
-struct RowTask {
-    span: usize,
-    first: usize,
-    end: usize,
 }
 
 impl CpuBackend {
@@ -140,7 +204,14 @@ impl CpuBackend {
         let best = InstructionSet::best();
         // The portable instance is everywhere, so there is always one.
         let isa = Isa::new(best).unwrap_or(Isa::PORTABLE);
-        Self::with_isa(threads, isa, best)
+        Self::with_isa(isa, best, Threads::new(or_all(threads)))
+    }
+
+    /// As [`CpuBackend::new`], on `threads` threads that the host lends.
+    pub fn on_host_threads(threads: usize, host: HostThreads) -> Self {
+        let best = InstructionSet::best();
+        let isa = Isa::new(best).unwrap_or(Isa::PORTABLE);
+        Self::with_isa(isa, best, Threads::of_host(or_all(threads), host))
     }
 
     /// As [`CpuBackend::new`], with a chosen instruction set.
@@ -149,17 +220,27 @@ impl CpuBackend {
     /// `NoDevice` when the processor lacks it.
     pub fn with_instruction_set(threads: usize, set: InstructionSet) -> Result<Self, BackendError> {
         let refused = || BackendError::NoDevice { reason: format!("the processor has no {}", set.name()) };
-        Ok(Self::with_isa(threads, Isa::new(set).ok_or_else(refused)?, set))
+        Ok(Self::with_isa(Isa::new(set).ok_or_else(refused)?, set, Threads::new(or_all(threads))))
     }
 
-    fn with_isa(threads: usize, isa: Isa, set: InstructionSet) -> Self {
-        let count = match threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            count => count,
-        };
-        let threads = Threads::new(count);
+    fn with_isa(isa: Isa, set: InstructionSet, threads: Threads) -> Self {
         let scratch = Scratch((0..threads.count()).map(|_| Mutex::new(Aligned::empty())).collect());
-        Self { isa, set, threads, scratch, tasks: Mutex::new(Vec::new()) }
+        Self {
+            isa,
+            set,
+            arithmetic: Arithmetic::Exact,
+            attention: Attention::new(threads.count()),
+            threads,
+            scratch,
+            rounded: Mutex::default(),
+            slab: Mutex::default(),
+            buffers: AtomicU64::new(0),
+        }
+    }
+
+    /// The same backend with this arithmetic; a new one is exact. Matrices are prepared for it.
+    pub fn with_arithmetic(self, arithmetic: Arithmetic) -> Self {
+        Self { arithmetic, ..self }
     }
 
     /// The instruction set in use.
@@ -167,7 +248,16 @@ impl CpuBackend {
         self.set
     }
 
-    /// Threads that work, the caller's included.
+    /// Bytes that the weights of these tensors take: matrices as they are re-laid, vectors in single precision.
+    pub fn weights_bytes<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> u64 {
+        let bytes = |tensor: &Tensor| match matrix_bytes(tensor) {
+            Some((_, bytes)) if tensor.rows > 1 => bytes as u64,
+            _ => (size_of::<f32>() as u64).saturating_mul(tensor.rows as u64).saturating_mul(tensor.cols as u64),
+        };
+        tensors.map(bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Threads that work, the caller's included; it is one more than those that a host lends.
     pub fn threads(&self) -> usize {
         self.threads.count()
     }
@@ -195,20 +285,82 @@ impl CpuBackend {
         });
     }
 
-    /// The rows of the spans in tasks of at most `most` rows; whether no two spans share a row.
-    fn row_tasks(&self, spans: &[Span<'_>], most: usize) -> (MutexGuard<'_, Vec<RowTask>>, bool) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.clear();
-        let mut ascending = true;
-        let mut end = 0;
-        for (index, span) in spans.iter().enumerate() {
-            ascending &= span.first_row >= end;
-            end = span.first_row + span.rows;
-            for first in (0..span.rows).step_by(most.max(1)) {
-                tasks.push(RowTask { span: index, first, end: span.rows.min(first + most.max(1)) });
-            }
+    /// Whether activations are rounded before they meet weights of this type.
+    fn rounds(&self, dtype: DType) -> bool {
+        self.arithmetic == Arithmetic::Fast && !matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    fn slab(&self) -> MutexGuard<'_, Option<Slab>> {
+        self.slab.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rounded(&self) -> MutexGuard<'_, RoundedRows> {
+        self.rounded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rounded rows of a buffer whose width is whole blocks, computed unless they are there already.
+    fn round(&self, x: &Buffer) -> MutexGuard<'_, RoundedRows> {
+        let mut kept = self.rounded();
+        let of = Some((x.name, x.version));
+        if kept.of != of {
+            kept.of = of;
+            let (isa, values) = (self.isa, x.values());
+            let shared = Shared::new(&mut kept.blocks[..values.len() / BLOCK]);
+            self.split(values.len() / BLOCK, SPREAD_ELEMENTS / BLOCK, 1, |_, part| {
+                // SAFETY: parts of a split do not overlap.
+                let to = unsafe { shared.part(part.start, part.len()) };
+                isa.run(Round { x: &values[part.start * BLOCK..part.end * BLOCK], to });
+            });
         }
-        (tasks, ascending)
+        kept
+    }
+
+    /// A product as part of a section of `groups` row groups in all.
+    fn section<'a>(
+        &self,
+        x: &Buffer,
+        weight: &'a Matrix,
+        bias: Option<&'a Vector>,
+        out: &'a mut Buffer,
+        groups: usize,
+    ) -> Section<'a> {
+        let shapes = (x.width, out.width, x.rows);
+        assert_eq!(shapes, (weight.cols, weight.rows, out.rows), "the shapes of a product agree");
+        // Work is cut at row groups; with few of them, not at whole sets of streams.
+        let even = groups.div_ceil(TASKS_PER_THREAD * self.threads.count());
+        let least = SPREAD_PRODUCTS.div_ceil(ROWS * weight.cols * x.rows.max(1));
+        let multiple = if weight.groups() >= 2 * STREAMS * self.threads.count() { STREAMS } else { 1 };
+        let step = even.max(least).next_multiple_of(multiple).max(1);
+        let bias = bias.map(|bias| &bias.0[..]);
+        let out = Outputs { width: out.width, values: Shared::new(out.values_mut()), bias };
+        let (weights, rounds) = (weight.weights(), self.rounds(weight.dtype));
+        Section { weights, rounds, out, step, tasks: weight.groups().div_ceil(step) }
+    }
+
+    /// Computes products of one input in one hand-over to the threads.
+    fn multiply(&self, x: &Buffer, sections: &[Section<'_>]) {
+        let (isa, scratch) = (self.isa, &self.scratch);
+        let rounded = sections.iter().any(|section| section.rounds).then(|| self.round(x));
+        let rounded = rounded.as_ref().map(|kept| &kept.blocks[..x.rows * (x.width / BLOCK)]);
+        let x = x.values();
+        let tasks = sections.iter().map(|section| section.tasks).sum();
+        self.threads.run(tasks, &|participant: usize, mut task: usize| {
+            for &Section { weights, rounds, out, step, tasks } in sections {
+                if task >= tasks {
+                    task -= tasks;
+                    continue;
+                }
+                let range = task * step..weights.rows.div_ceil(ROWS).min((task + 1) * step);
+                match rounded.filter(|_| rounds) {
+                    Some(x) => isa.run_integers(RoundedProduct { x, weights, range, out }),
+                    None => {
+                        let mut panel = scratch.of(participant);
+                        isa.run(Product { x, weights, range, panel: &mut panel, out });
+                    }
+                }
+                return;
+            }
+        });
     }
 
     /// Runs tasks on all threads, or on the caller's alone.
@@ -220,38 +372,47 @@ impl CpuBackend {
         }
     }
 
-    fn attend<E: Element>(&self, elements: &[E], layout: pages::Layout, a: Attend<'_>, out: &mut [f32]) {
-        let (tasks, disjoint) = self.row_tasks(a.spans, attention::TASK_ROWS);
-        let group = a.shape.n_heads / a.shape.n_kv_heads;
-        // Heads of a group share the reading of keys; where there are few tasks they are spread all the same.
-        let few = tasks.len() * a.shape.n_kv_heads < TASKS_PER_THREAD * self.threads.count();
-        let heads = if few { 1 } else { group };
-        let parts = a.shape.n_heads / heads;
-        let (isa, out) = (self.isa, Shared::new(out));
-        let tasks = &tasks[..];
-        self.run_tasks(tasks.len() * parts, disjoint, |index| {
-            // The longest rows are last: they are begun first, so that no thread is left with one at the end.
-            let task = tasks[tasks.len() - 1 - index / parts];
-            let first_head = index % parts * heads;
-            isa.run(attention::Task {
-                queries: a.queries,
-                elements,
-                layout,
-                shape: a.shape,
-                span: a.spans[task.span],
-                rows: task.first..task.end,
-                heads: first_head..first_head + heads,
-                out,
-            });
+    fn write_pages<E: Element>(
+        &self,
+        elements: &mut [E],
+        layout: Layout,
+        shape: &KvShape,
+        kv: [&[f32]; 2],
+        spans: &[Span<'_>],
+    ) {
+        let (isa, elements) = (self.isa, Shared::new(elements));
+        let width = shape.n_kv_heads * shape.head_dim;
+        let spread = kv[0].len() >= SPREAD_ELEMENTS;
+        // As many parts as there are heads, or more where there are few.
+        let least = if spread { (TASKS_PER_THREAD * self.threads.count()).div_ceil(2 * shape.n_kv_heads) } else { 1 };
+        let cuts = least.clamp(1, shape.head_dim.div_ceil(SIDE).max(1));
+        self.run_tasks(Part::count(shape, cuts), spread, |index| {
+            let part = Part::new(shape, cuts, index);
+            let rows = kv[usize::from(part.values)];
+            isa.run(Write { elements, layout, part, rows, width, head_dim: shape.head_dim, spans });
         });
     }
 }
 
-/// Arguments of an attention operation.
-struct Attend<'a> {
-    queries: &'a [f32],
-    shape: &'a AttentionShape,
-    spans: &'a [Span<'a>],
+/// A number of threads; 0 is as many as the process may use.
+fn or_all(threads: usize) -> usize {
+    match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        count => count,
+    }
+}
+
+/// Bytes of a row group of a matrix, and of all of it; none where its rows are no whole units or the size overflows.
+fn matrix_bytes(tensor: &Tensor) -> Option<(usize, usize)> {
+    let group_bytes = group_bytes(tensor.dtype, tensor.cols)?;
+    Some((group_bytes, group_bytes.checked_mul(tensor.rows.div_ceil(ROWS))?))
+}
+
+/// Bytes of a row of a tensor that has whole rows.
+fn whole_row_bytes(tensor: &Tensor, operation: &'static str) -> Result<usize, BackendError> {
+    let row_bytes = tensor.dtype.row_bytes(tensor.cols).filter(|_| tensor.cols > 0);
+    let whole = row_bytes.filter(|bytes| bytes.checked_mul(tensor.rows) == Some(tensor.data.len()));
+    whole.ok_or(BackendError::UnsupportedTensor { operation })
 }
 
 impl Backend for CpuBackend {
@@ -260,36 +421,83 @@ impl Backend for CpuBackend {
     type Buffer = Buffer;
     type Pages = Pages;
 
-    fn matrix(&self, tensor: &Tensor) -> Result<Matrix, BackendError> {
-        let unsupported = || BackendError::UnsupportedTensor { operation: "matrix" };
-        let row_bytes = tensor.dtype.row_bytes(tensor.cols).ok_or_else(unsupported)?;
-        if tensor.cols == 0 || row_bytes.checked_mul(tensor.rows) != Some(tensor.data.len()) {
-            return Err(unsupported());
+    fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    fn make_ready(&self, inputs: usize) -> Result<(), BackendError> {
+        self.scratch.reserve(PANEL)?;
+        match self.arithmetic {
+            Arithmetic::Exact => Ok(()),
+            Arithmetic::Fast => self.rounded().reserve(0, inputs),
         }
+    }
+
+    fn weights_begin(&self, tensors: &[&Tensor]) {
+        let bytes = tensors.iter().filter(|tensor| tensor.rows > 1).try_fold(0_usize, |sum, tensor| {
+            sum.checked_add(matrix_bytes(tensor)?.1.checked_next_multiple_of(ALIGNMENT_BYTES)?)
+        });
+        *self.slab() = bytes.filter(|&bytes| bytes > 0).and_then(Slab::new);
+    }
+
+    fn weights_end(&self) {
+        if let Some(slab) = self.slab().take() {
+            slab.filled();
+        }
+    }
+
+    fn matrix(&self, tensor: &Tensor) -> Result<Matrix, BackendError> {
         let (dtype, rows, cols) = (tensor.dtype, tensor.rows, tensor.cols);
-        let matrix = Matrix { data: tensor.data.clone(), dtype, rows, cols, row_bytes };
-        self.scratch.reserve(PANEL * matrix.weights().padded_cols())?;
+        let row_bytes = whole_row_bytes(tensor, "matrix")?;
+        let unsupported = BackendError::UnsupportedTensor { operation: "matrix" };
+        let (group_bytes, bytes) = matrix_bytes(tensor).ok_or(unsupported)?;
+        self.make_ready(if self.rounds(dtype) { cols } else { 0 })?;
+        let in_slab = self.slab().as_mut().and_then(|slab| slab.take(bytes));
+        let data = in_slab.map_or_else(|| Aligned::zeroed(bytes), Ok)?;
+        let mut matrix = Matrix { data, dtype, rows, cols, group_bytes };
+        let (groups, from, to) = (matrix.groups(), tensor.data.as_slice(), Shared::new(&mut matrix.data));
+        let group_rows_bytes = ROWS * row_bytes;
+        self.split(groups, SPREAD_ELEMENTS.div_ceil(ROWS * cols), 1, |_, part| {
+            let mut kept = part.start;
+            for group in part {
+                let rows = from.chunks_exact(row_bytes).skip(group * ROWS).take(ROWS);
+                let mut group_rows = [from; ROWS];
+                let count = group_rows.iter_mut().zip(rows).map(|(to, row)| *to = row).count();
+                // SAFETY: each row group belongs to one part of the split.
+                let to = unsafe { to.part(group * group_bytes, group_bytes) };
+                pack(dtype, &group_rows[..count], to);
+                // The file is not needed any more, and is not to be held beside the tiles.
+                if (group + 1 - kept) * group_rows_bytes >= RELEASE_BYTES {
+                    tensor.data.release(kept * group_rows_bytes..(group + 1) * group_rows_bytes);
+                    kept = group + 1;
+                }
+            }
+        });
+        tensor.data.release(0..tensor.data.len());
         Ok(matrix)
     }
 
     fn vector(&self, tensor: &Tensor) -> Result<Vector, BackendError> {
-        let matrix = self.matrix(tensor)?;
-        let (weights, len) = (matrix.weights(), matrix.rows * matrix.cols);
-        let mut values = Aligned::zeroed(len)?;
-        let mut row = Aligned::zeroed(weights.padded_cols())?;
-        for (index, values) in values.chunks_exact_mut(matrix.cols).enumerate() {
-            self.isa.run(Decode { weights, range: index..index + 1, to: &mut row });
-            values.copy_from_slice(&row[..matrix.cols]);
-        }
+        whole_row_bytes(tensor, "vector")?;
+        let mut values = Aligned::zeroed(tensor.rows * tensor.cols)?;
+        let unsupported = |_| BackendError::UnsupportedTensor { operation: "vector" };
+        dequantise_row(tensor.dtype, tensor.data.as_slice(), &mut values).map_err(unsupported)?;
         Ok(Vector(values))
     }
 
     fn pages(&self, shape: &KvShape) -> Result<Pages, BackendError> {
+        self.attention.reserve(shape.head_dim)?;
         Pages::new(shape)
     }
 
     fn buffer(&self, width: usize) -> Buffer {
-        Buffer { width, rows: 0, data: Aligned::empty() }
+        Buffer {
+            name: self.buffers.fetch_add(1, Ordering::Relaxed),
+            version: 0,
+            width,
+            rows: 0,
+            data: Aligned::empty(),
+        }
     }
 
     fn resize(&self, buffer: &mut Buffer, rows: usize) -> Result<(), BackendError> {
@@ -297,84 +505,97 @@ impl Backend for CpuBackend {
         if len > buffer.data.len() {
             buffer.data = Aligned::zeroed(len)?;
         }
+        if self.arithmetic == Arithmetic::Fast {
+            self.rounded().reserve(rows, 0)?;
+        }
         buffer.rows = rows;
+        buffer.version += 1;
         Ok(())
     }
 
     fn embed(&self, table: &Matrix, tokens: &[u32], scale: f32, out: &mut Buffer) {
-        let (isa, scratch, width, weights) = (self.isa, &self.scratch, out.width, table.weights());
+        let (isa, width, weights) = (self.isa, out.width, table.weights());
         assert_eq!(width, weights.cols, "the row has the width of the table");
         let shared = Shared::new(out.values_mut());
-        self.split(tokens.len(), SPREAD_ELEMENTS.div_ceil(width.max(1)), 1, |participant, part| {
-            let mut memory = scratch.of(participant);
+        self.split(tokens.len(), SPREAD_ELEMENTS.div_ceil(width.max(1)), 1, |_, part| {
             for row in part {
                 // SAFETY: each row belongs to one part of the split.
                 let out = unsafe { shared.part(row * width, width) };
-                let scratch = &mut memory[..weights.padded_cols()];
-                isa.run(Embed { table: weights, token: tokens[row] as usize, scale, scratch, out });
+                let row = tokens[row] as usize;
+                assert!(row < weights.rows, "the matrix has this row");
+                isa.run(Row { weights, row, scale, out });
             }
         });
     }
 
     fn rms_norm(&self, x: &Buffer, weight: &Vector, epsilon: f32, out: &mut Buffer) {
-        let (isa, x) = (self.isa, x.values());
-        self.split_values(out.values_mut(), weight.0.len(), |out, range| {
-            out.copy_from_slice(&x[range]);
-            isa.run(RmsNorm { x: out, weight: &weight.0, epsilon });
+        let (isa, x, weight) = (self.isa, x.values(), &weight.0[..]);
+        self.split_values(out.values_mut(), weight.len(), |out, range| {
+            isa.run(RmsNorm { x: &x[range], weight, epsilon, out });
+        });
+    }
+
+    fn add_rms_norm(&self, x: &mut Buffer, delta: &Buffer, weight: &Vector, epsilon: f32, out: &mut Buffer) {
+        assert_eq!((x.width, x.rows), (out.width, out.rows), "the sum and its norm have one shape");
+        let (isa, delta, weight) = (self.isa, delta.values(), &weight.0[..]);
+        let x = Shared::new(x.values_mut());
+        self.split_values(out.values_mut(), weight.len(), |out, range| {
+            // SAFETY: parts of a split do not overlap, and `x` has the shape of what is split.
+            let x = unsafe { x.part(range.start, range.len()) };
+            isa.run(AddRmsNorm { x, delta: &delta[range], weight, epsilon, out });
         });
     }
 
     fn rms_norm_in_place(&self, x: &mut Buffer, weight: &Vector, epsilon: f32) {
-        let isa = self.isa;
-        self.split_values(x.values_mut(), weight.0.len(), |x, _| {
-            isa.run(RmsNorm { x, weight: &weight.0, epsilon });
+        let (isa, weight) = (self.isa, &weight.0[..]);
+        self.split_values(x.values_mut(), weight.len(), |x, _| {
+            isa.run(RmsNormInPlace { x, weight, epsilon });
         });
     }
 
     fn linear(&self, x: &Buffer, weight: &Matrix, bias: Option<&Vector>, out: &mut Buffer) {
-        let shapes = (x.width, out.width, x.rows);
-        assert_eq!(shapes, (weight.cols, weight.rows, out.rows), "the shapes of a product agree");
-        let (isa, scratch, weights) = (self.isa, &self.scratch, weight.weights());
-        let (rows, width, x) = (x.rows, out.width, x.values());
-        let bias = bias.map(|bias| &bias.0[..]);
-        let out = Outputs { values: Shared::new(out.values_mut()), width, bias };
-        let least = SPREAD_PRODUCTS.div_ceil(weights.cols * rows.max(1));
-        match rows {
-            0 => {}
-            1 => self.split(weight.rows, least, STREAMS, |_, range| isa.run(OneRow { x, weights, range, out })),
-            _ => self.split(weight.rows, least, PANEL, |participant, part| {
-                let stride = weights.padded_cols();
-                let mut memory = scratch.of(participant);
-                let panel = &mut memory[..PANEL * stride];
-                for first in part.clone().step_by(PANEL) {
-                    let range = first..part.end.min(first + PANEL);
-                    isa.run(Decode { weights, range: range.clone(), to: panel });
-                    isa.run(Panel { x, cols: weights.cols, panel, stride, range, out });
-                }
-            }),
+        self.multiply(x, &[self.section(x, weight, bias, out, weight.groups())]);
+    }
+
+    fn linear_many(&self, x: &Buffer, products: &mut [super::Product<'_, Self>]) {
+        let groups = products.iter().map(|product| product.weight.groups()).sum();
+        let sections: SmallVec<[Section<'_>; SECTIONS]> = products
+            .iter_mut()
+            .map(|super::Product { weight, bias, out }| self.section(x, weight, *bias, out, groups))
+            .collect();
+        self.multiply(x, &sections);
+    }
+
+    fn angles(&self, table: &RopeTable, spans: &[Span<'_>], out: &mut Buffer) {
+        let width = out.width;
+        assert_eq!(width, 2 * table.frequencies.len(), "a cosine and a sine for each pair");
+        let values = out.values_mut();
+        for span in spans {
+            for row in 0..span.rows {
+                let out = &mut values[(span.first_row + row) * width..][..width];
+                rows::angles(&table.frequencies, span.start + row, out);
+            }
         }
     }
 
-    fn rope(&self, x: &mut Buffer, head_dim: usize, table: &RopeTable, spans: &[Span<'_>]) {
-        let (isa, width, elements) = (self.isa, x.width, x.rows * x.width);
-        let (tasks, disjoint) = self.row_tasks(spans, SPREAD_ELEMENTS.div_ceil(width.max(1)));
-        let shared = Shared::new(x.values_mut());
-        let tasks = &tasks[..];
-        // A few rows of many sequences are less work than a hand-over.
-        let spread = disjoint && elements >= SPREAD_ELEMENTS;
-        self.run_tasks(tasks.len(), spread, |index| {
-            let task = tasks[index];
-            let span = spans[task.span];
-            for row in task.first..task.end {
-                // SAFETY: each row belongs to one task, or there is one thread, which uses one row at a time.
-                let values = unsafe { shared.part((span.first_row + row) * width, width) };
-                isa.run(Rope { row: values, head_dim, table, position: span.start + row });
+    fn rope(&self, x: &mut Buffer, head_dim: usize, pairing: RopePairing, angles: &Buffer) {
+        assert_eq!(x.rows, angles.rows, "each row has its angles");
+        let (isa, width, turns) = (self.isa, x.width, angles.width);
+        let angles = angles.values();
+        self.split_values(x.values_mut(), width, |x, range| {
+            let angles = angles[range.start / width * turns..].chunks_exact(turns);
+            for (row, angles) in x.chunks_exact_mut(width).zip(angles) {
+                isa.run(Rope { row, head_dim, pairing, angles });
             }
         });
     }
 
     fn kv_write(&self, pages: &mut Pages, layer: usize, keys: &Buffer, values: &Buffer, spans: &[Span<'_>]) {
-        Write { pages, layer, keys: keys.values(), values: values.values(), spans }.run(self.isa);
+        let (layout, shape, kv) = (pages.layout(layer), pages.shape, [keys.values(), values.values()]);
+        match &mut pages.elements {
+            Elements::F16(elements) => self.write_pages(elements, layout, &shape, kv, spans),
+            Elements::F32(elements) => self.write_pages(elements, layout, &shape, kv, spans),
+        }
     }
 
     fn attention(
@@ -386,11 +607,15 @@ impl Backend for CpuBackend {
         spans: &[Span<'_>],
         out: &mut Buffer,
     ) {
-        let layout = pages.layout(layer);
-        let attend = Attend { queries: queries.values(), shape, spans };
+        let (layout, queries, out) = (pages.layout(layer), queries.values(), out.values_mut());
+        let (isa, threads) = (self.isa, &self.threads);
         match &pages.elements {
-            Elements::F16(elements) => self.attend(elements, layout, attend, out.values_mut()),
-            Elements::F32(elements) => self.attend(elements, layout, attend, out.values_mut()),
+            Elements::F16(elements) => {
+                self.attention.run(isa, threads, &Attend { elements, layout, queries, shape, spans }, out);
+            }
+            Elements::F32(elements) => {
+                self.attention.run(isa, threads, &Attend { elements, layout, queries, shape, spans }, out);
+            }
         }
     }
 
@@ -412,13 +637,79 @@ impl Backend for CpuBackend {
         }
     }
 
+    fn keep_rows(&self, x: &mut Buffer, rows: &[usize]) {
+        let width = x.width;
+        let values = x.values_mut();
+        for (to, &from) in rows.iter().enumerate() {
+            values.copy_within(from * width..(from + 1) * width, to * width);
+        }
+        x.rows = rows.len();
+    }
+
+    fn add_rows(&self, x: &mut Buffer, rows: &[usize], y: &Buffer) {
+        let width = x.width;
+        let values = x.values_mut();
+        for (y, &row) in y.values().chunks_exact(width).zip(rows) {
+            self.isa.run(Add { x: &mut values[row * width..][..width], y });
+        }
+    }
+
+    fn participants(&self) -> usize {
+        self.threads.count()
+    }
+
+    fn each_row(&self, x: &mut Buffer, f: EachRow<'_>) -> Result<(), BackendError> {
+        let (rows, width) = (x.rows, x.width);
+        let shared = Shared::new(x.values_mut());
+        self.threads.run(rows, &|participant: usize, row: usize| {
+            // SAFETY: each row is one task.
+            f(participant, row, unsafe { shared.part(row * width, width) });
+        });
+        Ok(())
+    }
+
     fn read(&self, x: &Buffer, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
         let from = first_row * x.width;
         out.copy_from_slice(&x.values()[from..from + out.len()]);
         Ok(())
     }
 
+    fn write(&self, x: &mut Buffer, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
+        let from = first_row * x.width;
+        x.values_mut()[from..from + values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    fn health(&self) -> Result<(), BackendError> {
+        match self.threads.breach() {
+            Some(breach) => Err(BackendError::Device { reason: breach.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
     fn copy_pages(&self, pages: &mut Pages, copies: &[(u32, u32)]) {
         pages.copy(copies);
+    }
+
+    fn read_tokens(
+        &self,
+        pages: &Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<(), BackendError> {
+        pages.read(block_table, positions, out);
+        Ok(())
+    }
+
+    fn write_tokens(
+        &self,
+        pages: &mut Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        pages.write(block_table, positions, bytes);
+        Ok(())
     }
 }

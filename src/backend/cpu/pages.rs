@@ -5,23 +5,32 @@
 //! pool    [layer 0 | layer 1 | ...]                      so that the pages of a layer lie together
 //! layer   [page 0 | page 1 | ...]
 //! page    [head 0: keys, values | head 1: keys, values | ...]
-//! keys    [slot 0: head_dim elements | slot 1 | ...]     the slots of a page are consecutive positions of a sequence
-//! values  the same
+//! keys    [slots 0 .. 16: dim 0 of each, dim 1 of each, ... | slots 16 .. 32 | ...]      positions side by side
+//! values  [dims 0 .. 16: slot 0, slot 1, ... | dims 16 .. 32 | ...]                      dimensions side by side
 //! ```
+//! The slots of a page are consecutive positions of a sequence. So one load has the same dimension of sixteen keys, or sixteen dimensions
+//! of a value: scores and weighted sums come out lane by lane, without sums across lanes. Where the slots of a page, or the dimensions,
+//! are no multiple of sixteen, the last block or strip is as narrow as what is left: nothing is padded.
+//!
 //! # Limits
 //! Fixed when it is made: [`KvShape`]. Memory that no page was written to costs nothing.
+//!
+//! # Not here
+//! Outside the pool a token's keys and values lie in order ([`Pages::read`]): nobody else knows of blocks and strips, `attention` excepted.
 
-use super::dispatch::Isa;
+use std::ops::Range;
+
 use super::memory::Aligned;
-use super::simd::{LANES, Op, Simd, load_part, store_part};
-use crate::backend::{BackendError, KvShape, KvType, Span};
+use super::simd::{LANES, Simd, store_part};
+use crate::backend::{BackendError, KvShape, KvType};
+
+/// Positions, or dimensions, that lie side by side.
+pub(super) const SIDE: usize = 16;
 
 /// An element of a page.
 pub(super) trait Element: bytemuck::Pod + Send + Sync {
-    /// Eight elements.
-    fn load<S: Simd>(s: S, from: &[Self; 8]) -> S::V;
-    /// Up to eight elements, the rest of the lanes 0.
-    fn load_part<S: Simd>(s: S, from: &[Self]) -> S::V;
+    /// Sixteen elements.
+    fn load_w<S: Simd>(s: S, from: &[Self; SIDE]) -> S::W;
     /// Writes eight elements.
     fn store<S: Simd>(s: S, v: S::V, to: &mut [Self; 8]);
     /// Writes as many lanes as fit.
@@ -30,13 +39,8 @@ pub(super) trait Element: bytemuck::Pod + Send + Sync {
 
 impl Element for f32 {
     #[inline(always)]
-    fn load<S: Simd>(s: S, from: &[f32; 8]) -> S::V {
-        s.load(from)
-    }
-
-    #[inline(always)]
-    fn load_part<S: Simd>(s: S, from: &[f32]) -> S::V {
-        load_part(s, from)
+    fn load_w<S: Simd>(s: S, from: &[f32; SIDE]) -> S::W {
+        s.load_w(from)
     }
 
     #[inline(always)]
@@ -53,17 +57,8 @@ impl Element for f32 {
 /// The bits of an IEEE binary16.
 impl Element for u16 {
     #[inline(always)]
-    fn load<S: Simd>(s: S, from: &[u16; 8]) -> S::V {
-        s.load_f16(from)
-    }
-
-    #[inline(always)]
-    fn load_part<S: Simd>(s: S, from: &[u16]) -> S::V {
-        let mut lanes = [0; LANES];
-        for (lane, &bits) in lanes.iter_mut().zip(from) {
-            *lane = bits;
-        }
-        s.load_f16(&lanes)
+    fn load_w<S: Simd>(s: S, from: &[u16; SIDE]) -> S::W {
+        s.load_w_f16(bytemuck::cast_ref(from))
     }
 
     #[inline(always)]
@@ -107,10 +102,7 @@ impl Pages {
     }
 
     pub(super) fn layout(&self, layer: usize) -> Layout {
-        let KvShape { n_kv_heads, head_dim, page_size_tokens, pages, .. } = self.shape;
-        let head = 2 * page_size_tokens * head_dim;
-        let page = n_kv_heads * head;
-        Layout { layer: layer * pages * page, page, head, values: head / 2, slot: head_dim, page_size_tokens }
+        Layout::new(self.shape, layer)
     }
 
     /// Page `to` becomes page `from`, in all layers.
@@ -126,6 +118,96 @@ impl Pages {
             }
         }
     }
+
+    /// The bytes of tokens, token after token (see `Backend::read_tokens`).
+    pub(super) fn read(&self, block_table: &[u32], positions: Range<usize>, out: &mut [u8]) {
+        match &self.elements {
+            Elements::F16(elements) => read(self.shape, elements, block_table, positions, out),
+            Elements::F32(elements) => read(self.shape, elements, block_table, positions, out),
+        }
+    }
+
+    /// Writes the bytes that [`Pages::read`] read.
+    pub(super) fn write(&mut self, block_table: &[u32], positions: Range<usize>, bytes: &[u8]) {
+        match &mut self.elements {
+            Elements::F16(elements) => write(self.shape, elements, block_table, positions, bytes),
+            Elements::F32(elements) => write(self.shape, elements, block_table, positions, bytes),
+        }
+    }
+}
+
+fn read<E: bytemuck::Pod>(
+    shape: KvShape,
+    elements: &[E],
+    block_table: &[u32],
+    positions: Range<usize>,
+    out: &mut [u8],
+) {
+    each_head(shape, block_table, positions, |layout, head, slot, record| {
+        let (keys, values) = out[record * size_of::<E>()..].split_at_mut(layout.dim * size_of::<E>());
+        let (first, stride) = layout.key(slot);
+        let from = elements[head + first..].iter().step_by(stride);
+        for (to, from) in keys.chunks_exact_mut(size_of::<E>()).zip(from) {
+            to.copy_from_slice(bytemuck::bytes_of(from));
+        }
+        for dim in (0..layout.dim).step_by(SIDE) {
+            let part = layout.value(slot, dim);
+            let to = &mut values[dim * size_of::<E>()..][..part.len() * size_of::<E>()];
+            to.copy_from_slice(bytemuck::cast_slice(&elements[head + part.start..head + part.end]));
+        }
+    });
+}
+
+fn write<E: bytemuck::Pod>(
+    shape: KvShape,
+    elements: &mut [E],
+    block_table: &[u32],
+    positions: Range<usize>,
+    bytes: &[u8],
+) {
+    each_head(shape, block_table, positions, |layout, head, slot, record| {
+        let (keys, values) = bytes[record * size_of::<E>()..].split_at(layout.dim * size_of::<E>());
+        let (first, stride) = layout.key(slot);
+        let to = elements[head + first..].iter_mut().step_by(stride);
+        for (from, to) in keys.chunks_exact(size_of::<E>()).zip(to) {
+            bytemuck::bytes_of_mut(to).copy_from_slice(from);
+        }
+        for dim in (0..layout.dim).step_by(SIDE) {
+            let part = layout.value(slot, dim);
+            let from = &values[dim * size_of::<E>()..][..part.len() * size_of::<E>()];
+            bytemuck::cast_slice_mut(&mut elements[head + part.start..head + part.end]).copy_from_slice(from);
+        }
+    });
+}
+
+/// Calls `visit` with the layout of the layer, the place of the head in the pool, the slot, and the place of the head's keys in the
+/// record of tokens, in elements. Page by page and head by head, so that the pool is walked in its own order.
+#[inline(always)]
+fn each_head(
+    shape: KvShape,
+    block_table: &[u32],
+    positions: Range<usize>,
+    mut visit: impl FnMut(&Layout, usize, usize, usize),
+) {
+    let KvShape { layers, n_kv_heads, head_dim, page_size_tokens, .. } = shape;
+    let token = shape.token_elements();
+    let mut at = positions.start;
+    while at < positions.end {
+        let page_end = positions.end.min((at / page_size_tokens + 1) * page_size_tokens);
+        let page = block_table[at / page_size_tokens];
+        for layer in 0..layers {
+            let layout = Layout::new(shape, layer);
+            for head in 0..n_kv_heads {
+                let record = (layer * n_kv_heads + head) * 2 * head_dim;
+                let head = layout.head_at(page, head);
+                for position in at..page_end {
+                    let record = (position - positions.start) * token + record;
+                    visit(&layout, head, position % page_size_tokens, record);
+                }
+            }
+        }
+        at = page_end;
+    }
 }
 
 /// Where things lie in a layer, in elements.
@@ -135,83 +217,46 @@ pub(super) struct Layout {
     layer: usize,
     page: usize,
     head: usize,
-    /// From a slot's keys to its values.
-    pub(super) values: usize,
-    slot: usize,
+    dim: usize,
     pub(super) page_size_tokens: usize,
 }
 
 impl Layout {
+    fn new(shape: KvShape, layer: usize) -> Self {
+        let KvShape { n_kv_heads, head_dim, page_size_tokens, pages, .. } = shape;
+        let head = 2 * page_size_tokens * head_dim;
+        let page = n_kv_heads * head;
+        Self { layer: layer * pages * page, page, head, dim: head_dim, page_size_tokens }
+    }
+
     fn page_at(&self, page: u32) -> usize {
         self.layer + page as usize * self.page
     }
 
-    /// The keys of a head in a slot; its values lie [`Layout::values`] further.
-    pub(super) fn keys_at(&self, page: u32, head: usize, slot: usize) -> usize {
-        self.page_at(page) + head * self.head + slot * self.slot
-    }
-}
-
-/// Stores the keys and values of rows. One thread: the copying is small beside the products that made them.
-pub(super) struct Write<'a> {
-    pub(super) pages: &'a mut Pages,
-    pub(super) layer: usize,
-    /// `[rows, n_kv_heads * head_dim]`
-    pub(super) keys: &'a [f32],
-    pub(super) values: &'a [f32],
-    pub(super) spans: &'a [Span<'a>],
-}
-
-impl Write<'_> {
-    pub(super) fn run(self, isa: Isa) {
-        let (layout, shape) = (self.pages.layout(self.layer), self.pages.shape);
-        let Self { keys, values, spans, .. } = self;
-        match &mut self.pages.elements {
-            Elements::F16(elements) => isa.run(WriteElements { elements, layout, shape, keys, values, spans }),
-            Elements::F32(elements) => isa.run(WriteElements { elements, layout, shape, keys, values, spans }),
-        }
-    }
-}
-
-struct WriteElements<'a, E> {
-    elements: &'a mut [E],
-    layout: Layout,
-    shape: KvShape,
-    keys: &'a [f32],
-    values: &'a [f32],
-    spans: &'a [Span<'a>],
-}
-
-impl<E: Element> Op for WriteElements<'_, E> {
-    type Output = ();
-
+    /// Where a head of a page begins.
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (dim, heads, page_size) = (self.shape.head_dim, self.shape.n_kv_heads, self.shape.page_size_tokens);
-        for span in self.spans {
-            for i in 0..span.rows {
-                let (position, row) = (span.start + i, (span.first_row + i) * heads * dim);
-                let page = span.block_table[position / page_size];
-                for head in 0..heads {
-                    let at = self.layout.keys_at(page, head, position % page_size);
-                    let from = row + head * dim..row + (head + 1) * dim;
-                    convert(s, &self.keys[from.clone()], &mut self.elements[at..at + dim]);
-                    let at = at + self.layout.values;
-                    convert(s, &self.values[from], &mut self.elements[at..at + dim]);
-                }
-            }
-        }
+    pub(super) fn head_at(&self, page: u32, head: usize) -> usize {
+        self.page_at(page) + head * self.head
     }
-}
 
-#[inline(always)]
-fn convert<S: Simd, E: Element>(s: S, from: &[f32], to: &mut [E]) {
-    let (from, from_tail) = from.as_chunks::<LANES>();
-    let (to, to_tail) = to.as_chunks_mut::<LANES>();
-    for (from, to) in from.iter().zip(to) {
-        E::store(s, s.load(from), to);
+    /// Where in a head dimension 0 of the slot's key lies, and how far it is from one dimension to the next.
+    #[inline(always)]
+    pub(super) fn key(&self, slot: usize) -> (usize, usize) {
+        let (block, lane) = (slot - slot % SIDE, slot % SIDE);
+        (block * self.dim + lane, SIDE.min(self.page_size_tokens - block))
     }
-    if !to_tail.is_empty() {
-        E::store_part(s, load_part(s, from_tail), to_tail);
+
+    /// Where in a head the dimensions of the slot's value from `dim` on lie that are side by side; `dim` begins a strip.
+    #[inline(always)]
+    pub(super) fn value(&self, slot: usize, dim: usize) -> Range<usize> {
+        let width = SIDE.min(self.dim - dim);
+        let start = self.head / 2 + dim * self.page_size_tokens + slot * width;
+        start..start + width
+    }
+
+    /// Elements from one strip of values to the next.
+    #[inline(always)]
+    pub(super) fn strip(&self) -> usize {
+        SIDE * self.page_size_tokens
     }
 }

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Operations on single rows: embedding, norm, rotation, gate, sum.
+//! Operations on single rows: norm, rotation, gate, sum.
 //!
 //! # Numerics
 //! The sum of squares of a norm has 32 partial sums (element `i` goes to sum `i` modulo 32), which are added as
@@ -8,40 +8,17 @@
 //! # Source
 //! arXiv 1910.07467 (RMSNorm), 2104.09864 (RoPE), 2002.05202 (gated feed-forward layers)
 
-use super::linear::{Decode, Weights};
 use super::math::{gelu_tanh, silu};
 use super::simd::{LANES, Op, Simd, load_part, store_part};
-use crate::backend::{Gate, RopeTable};
+use crate::backend::Gate;
 use crate::checkpoint::RopePairing;
-
-/// `out = table[token] * scale`
-pub(super) struct Embed<'a> {
-    pub(super) table: Weights<'a>,
-    pub(super) token: usize,
-    pub(super) scale: f32,
-    /// A decoded row in whole groups.
-    pub(super) scratch: &'a mut [f32],
-    pub(super) out: &'a mut [f32],
-}
-
-impl Op for Embed<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self { table, token, scale, scratch, out } = self;
-        Decode { weights: table, range: token..token + 1, to: scratch }.run(s);
-        for (out, &value) in out.iter_mut().zip(scratch.iter()) {
-            *out = value * scale;
-        }
-    }
-}
 
 /// Each group of `weight.len()` elements divided by its root mean square, times `weight`.
 pub(super) struct RmsNorm<'a> {
-    pub(super) x: &'a mut [f32],
+    pub(super) x: &'a [f32],
     pub(super) weight: &'a [f32],
     pub(super) epsilon: f32,
+    pub(super) out: &'a mut [f32],
 }
 
 impl Op for RmsNorm<'_> {
@@ -49,12 +26,63 @@ impl Op for RmsNorm<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for group in self.x.chunks_exact_mut(self.weight.len()) {
-            let mean = f64::from(sum_of_squares(s, group)) / group.len() as f64;
-            let scale = (1.0 / (mean + f64::from(self.epsilon)).sqrt()) as f32;
-            for (x, &weight) in group.iter_mut().zip(self.weight) {
+        let width = self.weight.len();
+        for (x, out) in self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width)) {
+            let scale = norm_scale(s, x, self.epsilon);
+            for ((out, &x), &weight) in out.iter_mut().zip(x).zip(self.weight) {
+                *out = x * scale * weight;
+            }
+        }
+    }
+}
+
+/// As [`RmsNorm`], in place.
+pub(super) struct RmsNormInPlace<'a> {
+    pub(super) x: &'a mut [f32],
+    pub(super) weight: &'a [f32],
+    pub(super) epsilon: f32,
+}
+
+impl Op for RmsNormInPlace<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for x in self.x.chunks_exact_mut(self.weight.len()) {
+            let scale = norm_scale(s, x, self.epsilon);
+            for (x, &weight) in x.iter_mut().zip(self.weight) {
                 *x = *x * scale * weight;
             }
+        }
+    }
+}
+
+/// One divided by the root mean square.
+#[inline(always)]
+fn norm_scale<S: Simd>(s: S, x: &[f32], epsilon: f32) -> f32 {
+    let mean = f64::from(sum_of_squares(s, x)) / x.len() as f64;
+    (1.0 / (mean + f64::from(epsilon)).sqrt()) as f32
+}
+
+/// `x = x + delta`, then `out` is `x` divided by its root mean square, times `weight`.
+pub(super) struct AddRmsNorm<'a> {
+    pub(super) x: &'a mut [f32],
+    pub(super) delta: &'a [f32],
+    pub(super) weight: &'a [f32],
+    pub(super) epsilon: f32,
+    pub(super) out: &'a mut [f32],
+}
+
+impl Op for AddRmsNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let width = self.weight.len();
+        let rows = self.x.chunks_exact_mut(width).zip(self.delta.chunks_exact(width));
+        for ((x, delta), out) in rows.zip(self.out.chunks_exact_mut(width)) {
+            Add { x, y: delta }.run(s);
+            RmsNorm { x, weight: self.weight, epsilon: self.epsilon, out }.run(s);
         }
     }
 }
@@ -81,15 +109,22 @@ fn sum_of_squares<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
 }
 
-/// Pairs whose sines and cosines are computed together.
-const PAIRS: usize = 64;
+/// Cosines, then sines, of one position.
+pub(super) fn angles(frequencies: &[f64], position: usize, out: &mut [f32]) {
+    let (cosines, sines) = out.split_at_mut(frequencies.len());
+    for ((frequency, cos), sin) in frequencies.iter().zip(cosines).zip(sines) {
+        let (s, c) = (position as f64 * frequency).sin_cos();
+        (*cos, *sin) = (c as f32, s as f32);
+    }
+}
 
-/// Rotates each head of a row to a position.
+/// Rotates each head of a row by angles.
 pub(super) struct Rope<'a> {
     pub(super) row: &'a mut [f32],
     pub(super) head_dim: usize,
-    pub(super) table: &'a RopeTable,
-    pub(super) position: usize,
+    pub(super) pairing: RopePairing,
+    /// The cosines of all pairs, then their sines.
+    pub(super) angles: &'a [f32],
 }
 
 impl Op for Rope<'_> {
@@ -97,30 +132,21 @@ impl Op for Rope<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let pairs = self.table.frequencies.len();
-        for (chunk, frequencies) in self.table.frequencies.chunks(PAIRS).enumerate() {
-            let (mut sin, mut cos) = ([0.0; PAIRS], [0.0; PAIRS]);
-            for ((frequency, sin), cos) in frequencies.iter().zip(&mut sin).zip(&mut cos) {
-                let (s, c) = (self.position as f64 * frequency).sin_cos();
-                (*sin, *cos) = (s as f32, c as f32);
-            }
-            let (first, len) = (chunk * PAIRS, frequencies.len());
-            for head in self.row.chunks_exact_mut(self.head_dim) {
-                match self.table.pairing {
-                    RopePairing::Interleaved => {
-                        let pairs = head[2 * first..2 * (first + len)].as_chunks_mut::<2>().0;
-                        for ((pair, &sin), &cos) in pairs.iter_mut().zip(&sin).zip(&cos) {
-                            let [a, b] = *pair;
-                            *pair = [a * cos - b * sin, a * sin + b * cos];
-                        }
+        let pairs = self.angles.len() / 2;
+        let (cosines, sines) = self.angles.split_at(pairs);
+        for head in self.row.chunks_exact_mut(self.head_dim) {
+            match self.pairing {
+                RopePairing::Interleaved => {
+                    let pairs = head[..2 * pairs].as_chunks_mut::<2>().0;
+                    for ((pair, &cos), &sin) in pairs.iter_mut().zip(cosines).zip(sines) {
+                        let [a, b] = *pair;
+                        *pair = [a * cos - b * sin, a * sin + b * cos];
                     }
-                    RopePairing::Halves => {
-                        let (low, high) = head.split_at_mut(pairs);
-                        let low = low[first..first + len].iter_mut();
-                        let high = high[first..first + len].iter_mut();
-                        for (((a, b), &sin), &cos) in low.zip(high).zip(&sin).zip(&cos) {
-                            (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
-                        }
+                }
+                RopePairing::Halves => {
+                    let (low, high) = head[..2 * pairs].split_at_mut(pairs);
+                    for (((a, b), &cos), &sin) in low.iter_mut().zip(high).zip(cosines).zip(sines) {
+                        (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
                     }
                 }
             }

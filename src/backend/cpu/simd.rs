@@ -9,6 +9,8 @@
 //! - A vector has 8 lanes in every instance, so reductions have one shape: lane `i` sums the elements `i` modulo 8, then the
 //!   lanes are summed as `((0+4)+(2+6)) + ((1+5)+(3+7))`.
 //! - [`Simd::max`] answers its second argument where either is not a number, so `max(bound, x)` keeps a NaN.
+//! - [`Wide`] has 16 lanes in every instance, and a lane never meets another one: what a lane computes is the same everywhere, but for
+//!   [`Wide::fma_w`], which rounds twice where the instruction set does not fuse.
 
 /// Lanes of a vector.
 pub(super) const LANES: usize = 8;
@@ -22,12 +24,81 @@ pub(super) trait Op {
     fn run<S: Simd>(self, s: S) -> Self::Output;
 }
 
+/// A computation with products of bytes, likewise.
+pub(super) trait IntegerOp {
+    /// What it answers.
+    type Output;
+
+    /// The computation; implementations are `#[inline(always)]`.
+    fn run<S: Integers>(self, s: S) -> Self::Output;
+}
+
+/// Operations on 16 lanes, each of which stands for an output: one row of weights of a tile (see `tile`).
+///
+/// Dwords are little-endian: byte `j` of a dword is bits `8 j .. 8 j + 8`. Memory needs no alignment.
+pub(super) trait Wide: Copy + Send + Sync {
+    /// 16 x f32.
+    type W: Copy;
+    /// 16 dwords of four codes of a byte: lane = row of weights, byte `j` = column `j` of four.
+    type C: Copy;
+
+    /// What [`Wide::byte`] has multiplied the byte by, by place: powers of two, taken back exactly by a scale divided by it.
+    const BYTE_FACTORS: [f32; 4];
+    /// Rows of `x`, and vectors of 16 outputs, whose sums fit into registers together beside their factors. Half as many rows go with
+    /// twice as many vectors.
+    const TILE: (usize, usize);
+    /// Whether the codes of one row of weights are better decoded in registers than into memory where they meet one row of `x`.
+    const IN_REGISTERS: bool;
+
+    /// The same number in all lanes.
+    fn splat_w(self, x: f32) -> Self::W;
+    /// Sixteen numbers.
+    fn load_w(self, from: &[f32; 16]) -> Self::W;
+    /// Writes the lanes.
+    fn store_w(self, v: Self::W, to: &mut [f32; 16]);
+    /// Sixteen numbers from little-endian binary32.
+    fn load_w_f32(self, from: &[u8; 64]) -> Self::W;
+    /// Sixteen numbers from little-endian binary16.
+    fn load_w_f16(self, from: &[u8; 32]) -> Self::W;
+    /// Sixteen numbers from little-endian bfloat16.
+    fn load_w_bf16(self, from: &[u8; 32]) -> Self::W;
+    /// Sixteen numbers from signed bytes.
+    fn load_w_i8(self, from: &[u8; 16]) -> Self::W;
+    /// `a + b`
+    fn add_w(self, a: Self::W, b: Self::W) -> Self::W;
+    /// `a * b`
+    fn mul_w(self, a: Self::W, b: Self::W) -> Self::W;
+    /// `a * b + c`, rounded once where the instruction set has it and twice elsewhere.
+    fn fma_w(self, a: Self::W, b: Self::W, c: Self::W) -> Self::W;
+
+    /// Sixteen dwords.
+    fn load_c(self, from: &[u8; 64]) -> Self::C;
+    /// Writes the dwords.
+    fn store_c(self, v: Self::C, to: &mut [u8; 64]);
+    /// Byte `i` as dword `i`.
+    fn widen_c(self, from: &[u8; 16]) -> Self::C;
+    /// The same byte 64 times.
+    fn splat_c(self, byte: u8) -> Self::C;
+    /// `a & b`
+    fn and_c(self, a: Self::C, b: Self::C) -> Self::C;
+    /// `a | b`
+    fn or_c(self, a: Self::C, b: Self::C) -> Self::C;
+    /// `a ^ b`
+    fn xor_c(self, a: Self::C, b: Self::C) -> Self::C;
+    /// Each dword shifted right by `n < 32` bits; zeros come in, and bits pass from byte to byte.
+    fn shr_c(self, a: Self::C, n: u32) -> Self::C;
+    /// Each dword shifted left by `n < 32` bits; zeros come in, and bits pass from byte to byte.
+    fn shl_c(self, a: Self::C, n: u32) -> Self::C;
+    /// `table[code]` for each byte of `codes`, all below 16.
+    fn lookup_c(self, table: &[u8; 16], codes: Self::C) -> Self::C;
+    /// Byte `J < 4` of each dword, unsigned, times [`Wide::BYTE_FACTORS`]`[J]`.
+    fn byte<const J: usize>(self, codes: Self::C) -> Self::W;
+}
+
 /// An instruction set; a value of it is the proof that this processor has it.
-pub(super) trait Simd: Copy + Send + Sync {
+pub(super) trait Simd: Wide {
     /// 8 x f32.
     type V: Copy;
-    /// 16 bytes.
-    type B: Copy;
 
     /// Runs an operation compiled for this instruction set.
     fn run<O: Op>(self, op: O) -> O::Output;
@@ -38,14 +109,8 @@ pub(super) trait Simd: Copy + Send + Sync {
     fn load(self, from: &[f32; 8]) -> Self::V;
     /// Writes the lanes.
     fn store(self, v: Self::V, to: &mut [f32; 8]);
-    /// Eight numbers from binary16.
-    fn load_f16(self, from: &[u16; 8]) -> Self::V;
     /// Writes the lanes as binary16, ties to even.
     fn store_f16(self, v: Self::V, to: &mut [u16; 8]);
-    /// Eight numbers from bfloat16.
-    fn load_bf16(self, from: &[u16; 8]) -> Self::V;
-    /// One number from binary16.
-    fn half(self, bits: u16) -> f32;
 
     /// `a + b`
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
@@ -66,35 +131,67 @@ pub(super) trait Simd: Copy + Send + Sync {
 
     /// The sum of the lanes, in the order of the module's invariant.
     fn sum(self, v: Self::V) -> f32;
-    /// The sums of four vectors.
-    fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
-    /// The sums of eight vectors, one in each lane.
-    fn sum8(self, v: [Self::V; 8]) -> Self::V;
+}
 
-    /// Sixteen bytes.
-    fn load_bytes(self, from: &[u8; 16]) -> Self::B;
-    /// The same byte sixteen times.
-    fn splat_byte(self, x: u8) -> Self::B;
-    /// `a & b`
-    fn and(self, a: Self::B, b: Self::B) -> Self::B;
-    /// `a | b`
-    fn or(self, a: Self::B, b: Self::B) -> Self::B;
-    /// `a - b` of each byte, wrapping.
-    fn sub_bytes(self, a: Self::B, b: Self::B) -> Self::B;
-    /// 255 where the bytes are equal, else 0.
-    fn equal_bytes(self, a: Self::B, b: Self::B) -> Self::B;
-    /// Each byte shifted right by `n < 8`; zeros come in.
-    fn shr_bytes(self, a: Self::B, n: u32) -> Self::B;
-    /// Each byte shifted left by `n < 8`; zeros come in.
-    fn shl_bytes(self, a: Self::B, n: u32) -> Self::B;
-    /// Byte `i` is 255 where bit `i` is set, else 0.
-    fn bits_to_bytes(self, bits: u16) -> Self::B;
-    /// `table[index]` for each byte of `index`, all below 16.
-    fn lookup(self, table: Self::B, index: Self::B) -> Self::B;
-    /// Unsigned bytes as numbers: bytes 0 .. 8 and 8 .. 16.
-    fn unsigned(self, b: Self::B) -> [Self::V; 2];
-    /// Signed bytes as numbers.
-    fn signed(self, b: Self::B) -> [Self::V; 2];
+/// An instruction set with products of bytes. One that has none of its own lets another one have them (see `dispatch`).
+pub(super) trait Integers: Simd {
+    /// 16 x i32: sums of integer products.
+    type I: Copy;
+
+    /// Largest code that [`Integers::dot`] takes.
+    const LARGEST_CODE: u8;
+    /// Most rows of `x` whose integer sums [`Integers::dots`] holds in registers: 1, 4 or 8.
+    const DOT_ROWS: usize;
+
+    /// Runs an operation with products of bytes, compiled for this instruction set.
+    fn run_integers<O: IntegerOp>(self, op: O) -> O::Output;
+
+    /// Zeros.
+    fn zero_i(self) -> Self::I;
+    /// `sum[r] + sum_j codes[r][j] * x[j]`: exact for unsigned codes up to
+    /// [`Integers::LARGEST_CODE`] and `x` in -127 ..= 127.
+    fn dot(self, sum: Self::I, codes: Self::C, x: [i8; 4]) -> Self::I;
+    /// As [`Integers::dot`], for codes that are signed bytes, all 256 values of them, and `x` in -127 ..= 127.
+    fn dot_signed(self, sum: Self::I, codes: Self::C, x: [i8; 4]) -> Self::I;
+    /// The same integer in all lanes.
+    fn splat_i(self, x: i32) -> Self::I;
+    /// For each of `M` rows of `x`: the products of `N` times four columns, added up. `codes` are unsigned bytes up to `largest`, `x` is
+    /// in -127 ..= 127, and `x_sums` is what each row of it adds up to, which is only used for codes above
+    /// [`Integers::LARGEST_CODE`]. Exact in any order, as `16 N` products of 255 by 127 are far from 2^31.
+    #[inline(always)]
+    fn dots<const M: usize, const N: usize>(
+        self,
+        codes: [Self::C; N],
+        largest: u8,
+        x: [&[[i8; 4]; N]; M],
+        x_sums: [i32; M],
+    ) -> [Self::I; M] {
+        let mut sums = [self.zero_i(); M];
+        if largest > Self::LARGEST_CODE {
+            for m in 0..M {
+                sums[m] = self.splat_i(128 * x_sums[m]);
+            }
+        }
+        for n in 0..N {
+            for m in 0..M {
+                sums[m] = if largest > Self::LARGEST_CODE {
+                    self.dot_signed(sums[m], self.xor_c(codes[n], self.splat_c(128)), x[m][n])
+                } else {
+                    self.dot(sums[m], codes[n], x[m][n])
+                };
+            }
+        }
+        sums
+    }
+    /// The nearest numbers.
+    fn numbers(self, v: Self::I) -> Self::W;
+}
+
+/// Four bytes as a dword, the first one lowest.
+#[inline(always)]
+pub(super) fn dword(x: [i8; 4]) -> i32 {
+    // Written out: a closure would be a function of its own, and a call in the innermost loop.
+    i32::from_le_bytes([x[0].cast_unsigned(), x[1].cast_unsigned(), x[2].cast_unsigned(), x[3].cast_unsigned()])
 }
 
 /// Up to eight numbers, the rest of the lanes 0.
