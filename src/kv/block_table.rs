@@ -2,14 +2,17 @@
 //! The block table of one sequence: logical page to physical page.
 //!
 //! # Invariants
-//! `pages` has exactly `ceil(len / page_size_tokens)` entries, none twice.
+//! `pages` has exactly `ceil(len / page_size_tokens)` entries, no page twice; `holes` of them are [`HOLE`].
 
-use super::pool::{PagePool, PageRef};
+use std::ops::Range;
+
+use super::pool::{HOLE, PagePool, PageRef};
 
 /// Pages of a sequence in position order, and how many tokens they hold.
 #[derive(Clone, Debug, Default)]
 pub struct BlockTable {
     pages: Vec<PageRef>,
+    holes: usize,
     len: usize,
 }
 
@@ -22,6 +25,17 @@ impl BlockTable {
     /// Whether no token is held.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether pages were given back.
+    pub fn has_holes(&self) -> bool {
+        self.holes > 0
+    }
+
+    /// Whether pages of this range were given back; positions past the end count for nothing.
+    pub fn has_holes_in(&self, pages: Range<usize>) -> bool {
+        let end = pages.end.min(self.pages.len());
+        self.holes > 0 && self.pages.get(pages.start..end).is_some_and(|pages| pages.contains(&HOLE))
     }
 
     /// Physical page of each logical page.
@@ -71,19 +85,37 @@ impl BlockTable {
     pub(super) fn truncate(&mut self, len: usize, page_size_tokens: usize, pool: &mut PagePool) {
         // Last first, so that the next sequence takes them in position order.
         for page in self.pages.drain(len.div_ceil(page_size_tokens)..).rev() {
-            pool.release(page);
+            match page {
+                HOLE => self.holes -= 1,
+                page => pool.release(page),
+            }
         }
         self.len = len;
     }
 
+    /// Gives the pages of a range back; the caller has checked that none is a hole.
+    pub(super) fn punch(&mut self, range: Range<usize>, pool: &mut PagePool) {
+        self.holes += range.len();
+        for page in self.pages[range].iter_mut().rev() {
+            pool.release(core::mem::replace(page, HOLE));
+        }
+    }
+
+    /// Takes pages for a range of holes; the caller has checked that `pool` has them.
+    pub(super) fn fill(&mut self, range: Range<usize>, pool: &mut PagePool) {
+        for page in &mut self.pages[range] {
+            if let Some(fresh) = pool.take() {
+                *page = fresh;
+                self.holes -= 1;
+            }
+        }
+    }
+
     /// Becomes the first `len` tokens of a table whose first pages are `shared`; the caller has made room.
     pub(super) fn adopt(&mut self, shared: &[PageRef], len: usize, pool: &mut PagePool) {
-        for &page in shared {
-            pool.retain(page);
-        }
-        for page in self.pages.drain(..).rev() {
-            pool.release(page);
-        }
+        pool.retain_all(shared);
+        // Of no length, the size of pages does not matter.
+        self.truncate(0, 1, pool);
         self.pages.extend_from_slice(shared);
         self.len = len;
     }

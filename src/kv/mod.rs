@@ -14,9 +14,12 @@
 //! Full pages are never written again, so they are shared for good. A partly filled page is copied by whoever writes into it
 //! while others hold it (copy-on-write); the caller moves the bytes.
 //!
+//! The pages of a range of tokens may be given back while the sequence keeps its length: the block table then has holes there
+//! ([`HOLE`]), and until they are filled the sequence neither grows nor is shared past the first one.
+//!
 //! # Invariants
 //! - A page's reference count is the number of block tables that name it; it is on the free list exactly when that is 0.
-//! - A block table names no page twice and has exactly `ceil(len / page_size_tokens)` pages.
+//! - A block table names no page twice and has exactly `ceil(len / page_size_tokens)` entries, pages or holes.
 //! - An operation that fails changed nothing.
 //!
 //! [`Sequences::audit`] walks everything and checks this, in builds with debug assertions.
@@ -32,7 +35,7 @@ mod pool;
 mod sequences;
 
 pub use block_table::BlockTable;
-pub use pool::{PagePool, PageRef};
+pub use pool::{HOLE, PagePool, PageRef};
 pub use sequences::{Growth, Handle, Sequences, SequencesShape};
 
 /// Why an operation was refused. Nothing changed.
@@ -81,6 +84,15 @@ pub enum KvError {
         /// Tokens held.
         held: usize,
     },
+    /// The operation needs pages that were given back, or would fill some that were not.
+    #[error("sequence {handle} has other holes than that")]
+    Hole {
+        /// The handle.
+        handle: Handle,
+    },
+    /// A range that does not begin and end with a page or with the sequence.
+    #[error("a range that cuts a page")]
+    CutsPage,
     /// The tables could not grow.
     #[error("out of host memory for tables")]
     OutOfMemory,
