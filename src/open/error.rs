@@ -4,6 +4,7 @@
 use super::options::OptionsError;
 use crate::backend::BackendError;
 use crate::checkpoint::CheckpointError;
+use crate::facade::CoreError;
 use crate::runtime::PagedError;
 use crate::tokenizer::TokenizerError;
 
@@ -17,6 +18,9 @@ pub enum Error {
     /// The files are not a model that this crate reads.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A core cannot serve so.
+    #[error(transparent)]
+    Core(#[from] CoreError),
     /// The files have no vocabulary.
     #[error("the model has no vocabulary")]
     NoVocabulary,
@@ -32,6 +36,14 @@ pub enum Error {
     /// The sizes that the options ask for do not fit 64 bits.
     #[error("the memory plan does not fit 64 bits")]
     PlanTooLarge,
+    /// The model does not fit the budget, even with a pool of one sequence.
+    #[error("the model takes {needed_bytes} bytes, the budget is {budget_bytes}")]
+    OverBudget {
+        /// Bytes of the plan.
+        needed_bytes: u64,
+        /// Bytes that the options allow.
+        budget_bytes: u64,
+    },
     /// The progress callback broke off.
     #[error("cancelled")]
     Cancelled,

@@ -4,8 +4,8 @@
 //! ```text
 //! path -> Checkpoint (mapped, checked) -> Tokenizer, ChatTemplate -> Model -> engine(): pool, activations -> dyn Engine
 //! ```
-//! A [`Model`] is immutable and shared: each engine made from it has its own pages, lanes and threads, and reads the same mapped
-//! weights.
+//! A [`Model`] is immutable and shared: each engine made from it has its own pages, lanes and threads. The weights are laid out for the
+//! first engine, and all that live at the same time compute with them.
 //!
 //! # Limits
 //! [`Model::plan`] says the bytes before anything is allocated; [`ModelOptions`] bounds them.
@@ -13,9 +13,13 @@
 //! # Not here
 //! What an engine does with a plan: `executor`. Reading files: `checkpoint`.
 
+mod draft;
 mod error;
 mod options;
+pub mod sizing;
 
+pub use crate::backend::cpu::HostThreads;
+pub use crate::backend::{Arithmetic, KvType};
 pub use crate::runtime::MemoryPlan;
 pub use error::Error;
 pub use options::{Device, ModelOptions, OptionsError};
@@ -24,15 +28,18 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use self::draft::DraftFiles;
 use self::options::Resolved;
 use crate::backend::BackendError;
 use crate::backend::cpu::CpuBackend;
 use crate::chat::{ChatError, ChatTemplate};
 use crate::checkpoint::{Checkpoint, ModelConfig, SamplingDefaults};
 use crate::engine::Engine;
-use crate::executor::Executor;
+use crate::executor::{Executor, ExecutorOptions, capability_without_model};
+use crate::facade::{Core, CoreOptions};
+use crate::grammar::SharedCompiler;
 
-use crate::runtime::{ModelRuntime, PagedIdentity, PagedOptions, Vocabulary};
+use crate::runtime::{LazyVocabulary, ModelRuntime, PagedIdentity, PagedOptions, SharedWeights, Vocabulary};
 use crate::tokenizer::Tokenizer;
 
 /// How far opening has come.
@@ -65,6 +72,11 @@ struct Inner {
     checkpoint: Checkpoint,
     tokenizer: Tokenizer,
     options: Resolved,
+    executor: ExecutorOptions,
+    /// As the backend has laid them out; one for all engines.
+    weights: SharedWeights<CpuBackend>,
+    /// One for all engines: they have the same words and limits.
+    grammars: SharedCompiler,
 }
 
 impl Model {
@@ -93,13 +105,16 @@ impl Model {
         check_device(options.device)?;
         tell(0, 0)?;
         let checkpoint = Checkpoint::open(path)?;
-        let resolved = options.resolve(checkpoint.config().context_tokens)?;
+        let resolved = options.resolve(checkpoint.config(), weights_bytes(&checkpoint))?;
+        check_budget(&checkpoint, &resolved, options.memory_budget_bytes)?;
         let total_bytes = checkpoint.tensor_bytes();
         tell(0, total_bytes)?;
         let vocabulary = checkpoint.vocabulary().ok_or(Error::NoVocabulary)?;
         let tokenizer = Tokenizer::new(vocabulary)?;
         touch(&checkpoint, total_bytes, &mut tell)?;
-        let inner = Inner { checkpoint, tokenizer, options: resolved };
+        let executor = options.of_executor();
+        let (weights, grammars) = (SharedWeights::default(), SharedCompiler::default());
+        let inner = Inner { checkpoint, tokenizer, options: resolved, executor, weights, grammars };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -111,11 +126,11 @@ impl Model {
         options.check()?;
         check_device(options.device)?;
         let checkpoint = Checkpoint::open(path)?;
-        let resolved = options.resolve(checkpoint.config().context_tokens)?;
+        let resolved = options.resolve(checkpoint.config(), weights_bytes(&checkpoint))?;
         memory_plan(&checkpoint, &resolved)
     }
 
-    /// What each engine of this model takes; the weights are shared between them.
+    /// What an engine of this model takes. Further ones take it less the weights, which all that live at the same time share.
     ///
     /// # Errors
     /// The sizes do not fit 64 bits.
@@ -128,18 +143,31 @@ impl Model {
     /// # Errors
     /// Memory could not be had, or the backend does not take a tensor. Nothing is kept.
     pub fn engine(&self) -> Result<Box<dyn Engine + Send>, Error> {
-        let inner = &*self.inner;
-        let backend = CpuBackend::new(inner.options.threads);
-        let identity = PagedIdentity {
-            weights_identity: inner.checkpoint.weights_identity(),
-            backend: "cpu".to_owned(),
-            end_ids: inner.tokenizer.end_ids().collect(),
-            sampling_defaults: inner.checkpoint.sampling_defaults(),
-            vocabulary: Some(vocabulary(&inner.tokenizer)),
-        };
-        let options = paged_options(&inner.options);
-        let runtime = ModelRuntime::new(backend, inner.checkpoint.config(), &inner.checkpoint, &options, identity)?;
-        Ok(Box::new(Executor::new(runtime)))
+        let runtime = model_runtime(self)?;
+        let drafts = Box::new(DraftFiles::new(self.clone()));
+        let executor = Executor::with_options(runtime, self.inner.executor.clone());
+        let grammars = self.inner.grammars.clone();
+        Ok(Box::new(executor.with_draft_models(drafts).with_grammar_compiler(grammars)))
+    }
+
+    /// A core of its own, over the shared weights: a [`ModelExecutor`](crate::facade::ModelExecutor) for a host that owns its scheduler,
+    /// and a tick engine beside it for whoever asks.
+    ///
+    /// # Errors
+    /// As [`Model::engine`], and an option out of range.
+    pub fn core(&self, options: CoreOptions) -> Result<Core<ModelRuntime<CpuBackend>>, Error> {
+        let executor = Executor::with_options(model_runtime(self)?, self.inner.executor.clone());
+        let drafts = Box::new(DraftFiles::new(self.clone()));
+        let executor = executor.with_draft_models(drafts).with_grammar_compiler(self.inner.grammars.clone());
+        let plan = self.memory_plan()?;
+        let static_bytes = plan.total_bytes().saturating_sub(plan.kv_pool_bytes);
+        Ok(Core::new(executor, CoreOptions { static_bytes, ..options })?)
+    }
+
+    /// What engines of this build can do, whatever model they run: the part of the capability descriptor that no model decides, as JSON
+    /// (R-91).
+    pub fn capability_without_model() -> String {
+        capability_without_model(&ModelRuntime::<CpuBackend>::describe_code())
     }
 
     /// The tokenizer of the model.
@@ -177,6 +205,38 @@ impl Model {
     }
 }
 
+/// A model stands for its tokenizer wherever one is shared.
+impl AsRef<Tokenizer> for Model {
+    fn as_ref(&self) -> &Tokenizer {
+        self.tokenizer()
+    }
+}
+
+/// The runtime of a model: its own pool and threads, over the shared weights.
+fn model_runtime(model: &Model) -> Result<ModelRuntime<CpuBackend>, Error> {
+    let inner = &*model.inner;
+    let Resolved { threads, host_threads, arithmetic, .. } = &inner.options;
+    let backend = match host_threads {
+        Some(host) => CpuBackend::on_host_threads(*threads, host.clone()),
+        None => CpuBackend::new(*threads),
+    };
+    let backend = backend.with_arithmetic(*arithmetic);
+    let identity = PagedIdentity {
+        weights_identity: inner.checkpoint.weights_identity(),
+        backend: "cpu".to_owned(),
+        end_ids: inner.tokenizer.end_ids().collect(),
+        sampling_defaults: inner.checkpoint.sampling_defaults(),
+        vocabulary: Some(lazy_vocabulary(model)),
+        embedding: inner.checkpoint.embedding(),
+    };
+    let options = paged_options(&inner.options);
+    let (checkpoint, weights) = (&inner.checkpoint, &inner.weights);
+    let runtime = ModelRuntime::sharing(backend, checkpoint.config(), checkpoint, &options, identity, weights)?;
+    // All that is needed of the file has been copied.
+    checkpoint.release();
+    Ok(runtime)
+}
+
 fn check_device(device: Device) -> Result<(), Error> {
     match device {
         Device::Cpu => Ok(()),
@@ -184,6 +244,16 @@ fn check_device(device: Device) -> Result<(), Error> {
             let reason = "this build has no CUDA backend".to_owned();
             Err(Error::Backend(BackendError::NoDevice { reason }))
         }
+    }
+}
+
+/// Refuses a plan that exceeds the budget, if there is one.
+fn check_budget(checkpoint: &Checkpoint, resolved: &Resolved, budget_bytes: u64) -> Result<(), Error> {
+    let needed_bytes = memory_plan(checkpoint, resolved)?.total_bytes();
+    match budget_bytes {
+        0 => Ok(()),
+        budget_bytes if needed_bytes <= budget_bytes => Ok(()),
+        budget_bytes => Err(Error::OverBudget { needed_bytes, budget_bytes }),
     }
 }
 
@@ -196,31 +266,46 @@ fn paged_options(resolved: &Resolved) -> PagedOptions {
         max_lanes: resolved.max_lanes,
         prefill_step_tokens: resolved.prefill_step_tokens,
         pass_rows: 0,
+        cache_resident_tokens: resolved.cache_resident_tokens,
+        cache_exported_tokens: resolved.cache_exported_tokens,
     }
 }
 
 fn memory_plan(checkpoint: &Checkpoint, resolved: &Resolved) -> Result<MemoryPlan, Error> {
-    MemoryPlan::new(checkpoint.config(), &paged_options(resolved), checkpoint.tensor_bytes()).ok_or(Error::PlanTooLarge)
+    MemoryPlan::new(checkpoint.config(), &paged_options(resolved), weights_bytes(checkpoint)).ok_or(Error::PlanTooLarge)
 }
 
-/// Reads one byte of every memory page of the weights, so that a slow disk shows its progress here and not in the first tick.
+/// Bytes that the weights take in the form that the backend gives them.
+fn weights_bytes(checkpoint: &Checkpoint) -> u64 {
+    CpuBackend::weights_bytes(checkpoint.tensors().map(|(_, tensor)| tensor))
+}
+
+/// Has the weights in memory, so that a slow disk shows its progress here and not in the first tick.
 fn touch(
     checkpoint: &Checkpoint,
     total_bytes: u64,
     tell: &mut dyn FnMut(u64, u64) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    const MEMORY_PAGE_BYTES: usize = 4096;
     const TELL_EVERY_BYTES: usize = 16 << 20;
     let mut done_bytes = 0;
     for (_, tensor) in checkpoint.tensors() {
-        for part in tensor.data.as_slice().chunks(TELL_EVERY_BYTES) {
-            let sum = part.iter().step_by(MEMORY_PAGE_BYTES).fold(0u8, |sum, &byte| sum ^ byte);
-            std::hint::black_box(sum);
+        let len = tensor.data.len();
+        for start in (0..len).step_by(TELL_EVERY_BYTES) {
+            let part = start..len.min(start + TELL_EVERY_BYTES);
             done_bytes += part.len() as u64;
+            tensor.data.fetch(part);
             tell(done_bytes, total_bytes)?;
         }
     }
     Ok(())
+}
+
+/// The vocabulary of a model, listed when a grammar asks for it.
+fn lazy_vocabulary(model: &Model) -> LazyVocabulary {
+    let tokenizer = &model.inner.tokenizer;
+    let exempt_ids = tokenizer.control_tokens().map(|(id, _)| id).chain(tokenizer.end_ids()).collect();
+    let model = model.clone();
+    LazyVocabulary::new(exempt_ids, move || vocabulary(model.tokenizer()))
 }
 
 /// The vocabulary as a runtime lists it: control tokens begin with a byte that no text has (R-19).

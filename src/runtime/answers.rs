@@ -43,6 +43,12 @@ impl Answers {
         self.answers.clear();
     }
 
+    /// Makes room for rows of so many bytes in all; false when there is no memory for them.
+    pub fn try_reserve_bytes(&mut self, bytes: u64) -> bool {
+        let values = usize::try_from(bytes / size_of::<f32>() as u64).unwrap_or(usize::MAX);
+        self.rows.try_reserve_exact(values.saturating_sub(self.rows.len())).is_ok()
+    }
+
     /// Answers the next feed with nothing.
     pub fn push_nothing(&mut self) {
         self.answers.push(Answer::Nothing);

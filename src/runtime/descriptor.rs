@@ -1,7 +1,8 @@
 #![forbid(unsafe_code)]
 //! What a runtime says of itself.
 
-use crate::checkpoint::SamplingDefaults;
+use crate::checkpoint::{Embedding, SamplingDefaults};
+use crate::record::constant::{space_id, space_kind};
 use crate::sample::SampleRequest;
 
 /// Identity, limits and abilities of a runtime; read once and constant afterwards.
@@ -33,6 +34,8 @@ pub struct Descriptor {
     pub kv_bytes_per_token: u64,
     /// Effective width of a key or value element in bits; 0 is unknown.
     pub kv_bits: u32,
+    /// Width of an activation in products with quantised weights, in bits; 0 is unknown.
+    pub activation_bits: u32,
     /// Cells in the pool; 0 is unbounded.
     pub cells_total: u64,
     /// Sequences can be cut, copied and exported at any length.
@@ -61,6 +64,49 @@ pub struct Descriptor {
     pub prefill_step_tokens: u32,
     /// What the checkpoint recommends; reported, never applied.
     pub sampling_defaults: Option<SamplingDefaults>,
+    /// The kinds of state that it keeps; the first is the one that pages and cells are counted in.
+    pub spaces: Vec<SpaceInfo>,
+    /// What it does beside feeding sequences.
+    pub workloads: Workloads,
+}
+
+/// What a runtime does beside feeding sequences; the default is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Workloads {
+    /// Layers that [`Runtime::forward_stage`](super::Runtime::forward_stage) can be split by; 0 is not at all.
+    pub layers: u32,
+    /// How texts are embedded; none is not at all.
+    pub embedding: Option<Embedding>,
+    /// Sequences can be computed with adapters.
+    pub adapters: bool,
+}
+
+/// A kind of state that a runtime keeps of each sequence (S-2, S-92).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpaceInfo {
+    /// Its id.
+    pub id: u32,
+    /// `SPACE_KIND_*`.
+    pub kind: u32,
+    /// At most 31 characters.
+    pub name: String,
+    /// `SPACE_FLAG_*` bits.
+    pub flags: u32,
+    /// The state is recorded every so many tokens, and can be cut only there; 0 where the kind has no such places.
+    pub interval_tokens: u32,
+}
+
+impl SpaceInfo {
+    /// The one space of a runtime that keeps all keys and values in pages.
+    pub fn paged_kv() -> Self {
+        Self {
+            id: space_id::KV,
+            kind: space_kind::PAGED_TOKEN_KV,
+            name: "kv.full".to_owned(),
+            flags: 0,
+            interval_tokens: 0,
+        }
+    }
 }
 
 /// Which requests a runtime serves inside a step. The executor serves the others from the row.

@@ -9,19 +9,27 @@
 //!   the thread count never change a bit of it (schedule invariance).
 //! - Sequence handles ascend, are never reused and never 0.
 
+mod adapters;
 mod answers;
 mod descriptor;
 mod fake;
 mod paged;
+mod stage;
 
-pub use crate::checkpoint::SamplingDefaults;
+pub use crate::checkpoint::{Embedding, Pooling, SamplingDefaults};
+pub use adapters::{AdapterLoadError, LoadedAdapter};
 pub use answers::{Answer, Answers};
-pub use descriptor::{Descriptor, SamplingSupport};
+pub use descriptor::{Descriptor, SamplingSupport, SpaceInfo, Workloads};
 pub use fake::{CopyModel, FakeOptions, FakeRuntime, RecordedFeed};
-pub use paged::{MemoryPlan, ModelRuntime, PagedError, PagedIdentity, PagedOptions};
+pub use paged::{LazyVocabulary, MemoryPlan, ModelRuntime, PagedError, PagedIdentity, PagedOptions, SharedWeights};
+pub use stage::{Stage, StageError, StageOutput};
+
+use std::path::Path;
+
+use std::ops::Range;
 
 use crate::record::Status;
-use crate::record::constant::fault;
+use crate::record::constant::{encoding, fault};
 use crate::sample::SampleRequest;
 
 /// Most tokens of a feed that wants every row.
@@ -128,6 +136,17 @@ pub struct MemCounters {
     pub cells_total: u64,
 }
 
+/// How one sequence is to change: it keeps its first `keep` tokens and gets `tokens` more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeqGrowth {
+    /// The sequence; occurs once in a list.
+    pub sequence: SeqHandle,
+    /// Tokens that it keeps, at most those it holds.
+    pub keep: u64,
+    /// Tokens that are appended then.
+    pub tokens: u64,
+}
+
 /// The vocabulary as a runtime lists it.
 #[derive(Clone, Debug, Default)]
 pub struct Vocabulary {
@@ -162,6 +181,33 @@ pub trait Runtime {
     /// Cells that would become free if exactly these sequences were freed; one listed twice counts once.
     fn cells_released(&self, sequences: &[SeqHandle]) -> u64;
 
+    /// Says that nobody works with a sequence until something changes it: it rests. Copying from it does not change it. An unknown one
+    /// is ignored.
+    fn seq_rest(&mut self, sequence: SeqHandle) {
+        let _ = sequence;
+    }
+
+    /// Cells that only resting sequences hold: [`Runtime::cells_released`] of all of them, without a walk. None when the runtime does
+    /// not count them.
+    fn cells_resting(&self) -> Option<u64> {
+        None
+    }
+
+    /// Cells that these sequences would take from the pool together, copies of partly filled shared pages among them.
+    ///
+    /// The sequences `leaving`, none of them among the growing ones, are gone by then. Never fewer than they would take; the default
+    /// counts whole granules and knows nothing of sharing.
+    fn cells_to_grow(&self, growths: &[SeqGrowth], leaving: &[SeqHandle]) -> u64 {
+        let _ = leaving;
+        let granule = u64::from(self.describe().cell_granule_tokens.max(1));
+        let cells = |tokens: u64| tokens.div_ceil(granule).saturating_mul(granule);
+        let grows = growths.iter().map(|growth| {
+            let after = cells(growth.keep.saturating_add(growth.tokens));
+            after.saturating_sub(cells(self.seq_len(growth.sequence)))
+        });
+        grows.fold(0, u64::saturating_add)
+    }
+
     /// Makes `target` the first `len` tokens of `source`, replacing what it held.
     ///
     /// # Errors
@@ -184,17 +230,117 @@ pub trait Runtime {
         }
     }
 
-    /// The first `len` tokens as payload bytes.
+    /// The first `len` tokens as payload bytes: [`Runtime::export_bytes`] and one [`Runtime::export_part`].
     ///
     /// # Errors
-    /// `Unsupported`, `UnknownSeq`, `OutOfBoundary`.
-    fn seq_export(&mut self, sequence: SeqHandle, len: u64, encoding: u8) -> Result<Vec<u8>, RuntimeError>;
+    /// `Unsupported`, `UnknownSeq`, `OutOfBoundary`; `Capacity` when the host has no memory for the bytes.
+    fn seq_export(&mut self, sequence: SeqHandle, len: u64, encoding: u8) -> Result<Vec<u8>, RuntimeError> {
+        let bytes = self.export_bytes(sequence, 0..len, encoding)?;
+        let bytes = usize::try_from(bytes).map_err(|_| RuntimeError::Capacity)?;
+        let mut payload = Vec::new();
+        payload.try_reserve_exact(bytes).map_err(|_| RuntimeError::Capacity)?;
+        payload.resize(bytes, 0);
+        self.export_part(sequence, 0..len, encoding, &mut payload)?;
+        Ok(payload)
+    }
 
-    /// Fills an empty sequence from a payload and returns the tokens it now holds.
+    /// Fills an empty sequence from a lossless payload and returns the tokens it now holds.
     ///
     /// # Errors
     /// `Unsupported`, `UnknownSeq`, `OutOfBoundary`, `Capacity`; afterwards the content is undefined and the caller cuts it to 0.
-    fn seq_import(&mut self, sequence: SeqHandle, payload: &[u8]) -> Result<u64, RuntimeError>;
+    fn seq_import(&mut self, sequence: SeqHandle, payload: &[u8]) -> Result<u64, RuntimeError> {
+        let token = self.payload_token_bytes(encoding::LOSSLESS).ok_or(RuntimeError::Unsupported)?.max(1);
+        if !(payload.len() as u64).is_multiple_of(token) {
+            return Err(RuntimeError::OutOfBoundary);
+        }
+        let tokens = payload.len() as u64 / token;
+        self.import_begin(sequence, 0..tokens)?;
+        self.import_part(sequence, 0..tokens, encoding::LOSSLESS, payload)?;
+        self.import_end(sequence, 0..tokens)
+    }
+
+    /// Bytes that a payload takes per token; none for an encoding that is not offered. Payloads are token after token, so that any
+    /// range of tokens is a part of the bytes.
+    fn payload_token_bytes(&self, encoding: u8) -> Option<u64> {
+        let _ = encoding;
+        None
+    }
+
+    /// Bytes of an export of `tokens`, found without exporting (S-97). The cut rule is that of a copy: a head-only runtime exports
+    /// nothing or all.
+    ///
+    /// # Errors
+    /// `Unsupported`, `UnknownSeq`, `OutOfBoundary` past the end, or when part of it was released.
+    fn export_bytes(&self, sequence: SeqHandle, tokens: Range<u64>, encoding: u8) -> Result<u64, RuntimeError> {
+        let _ = (sequence, tokens, encoding);
+        Err(RuntimeError::Unsupported)
+    }
+
+    /// Writes the payload of `tokens`, a part of what [`Runtime::export_bytes`] allowed, over all of `out`.
+    ///
+    /// # Errors
+    /// `Unsupported`, `UnknownSeq`, `OutOfBoundary`, `Fatal`; what `out` holds is then unspecified.
+    fn export_part(
+        &mut self,
+        sequence: SeqHandle,
+        tokens: Range<u64>,
+        encoding: u8,
+        out: &mut [u8],
+    ) -> Result<(), RuntimeError> {
+        let _ = (sequence, tokens, encoding, out);
+        Err(RuntimeError::Unsupported)
+    }
+
+    /// Takes the room for an import of `tokens`: into an empty sequence from 0 on, or into exactly a range that was released. What the
+    /// tokens hold is undefined until the parts have come; the caller lets nobody read them.
+    ///
+    /// # Errors
+    /// `Unsupported`, `UnknownSeq`, `OutOfBoundary`, `Capacity`; nothing moved.
+    fn import_begin(&mut self, sequence: SeqHandle, tokens: Range<u64>) -> Result<(), RuntimeError> {
+        let _ = (sequence, tokens);
+        Err(RuntimeError::Unsupported)
+    }
+
+    /// Reads the payload of `tokens`, a part of a range that was begun.
+    ///
+    /// # Errors
+    /// `Unsupported`, `UnknownSeq`, `OutOfBoundary` when the bytes are not those of so many tokens, `Fatal`; the content is then
+    /// undefined and the caller cuts or releases it.
+    fn import_part(
+        &mut self,
+        sequence: SeqHandle,
+        tokens: Range<u64>,
+        encoding: u8,
+        bytes: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let _ = (sequence, tokens, encoding, bytes);
+        Err(RuntimeError::Unsupported)
+    }
+
+    /// Ends an import whose parts have all come; answers the tokens that the sequence now holds.
+    ///
+    /// # Errors
+    /// Any; the content is then undefined and the caller cuts or releases it.
+    fn import_end(&mut self, sequence: SeqHandle, tokens: Range<u64>) -> Result<u64, RuntimeError> {
+        let _ = (sequence, tokens);
+        Err(RuntimeError::Unsupported)
+    }
+
+    /// Gives the memory of a range back while the sequence keeps its length (S-91): whole pages, or up to the end of the sequence.
+    /// Until an import fills the range the sequence can neither be fed nor copied nor exported across it.
+    ///
+    /// # Errors
+    /// `Unsupported`, `UnknownSeq`, `OutOfBoundary` when the range cuts a page or overlaps a released one; nothing moved.
+    fn range_release(&mut self, sequence: SeqHandle, tokens: Range<u64>) -> Result<(), RuntimeError> {
+        let _ = (sequence, tokens);
+        Err(RuntimeError::Unsupported)
+    }
+
+    /// Pages that were copied for a sequence because another one held them too; 0 where pages are not shared.
+    fn page_copies(&self, sequence: SeqHandle) -> u64 {
+        let _ = sequence;
+        0
+    }
 
     /// Memory now.
     fn mem_counters(&self) -> MemCounters;
@@ -216,5 +362,106 @@ pub trait Runtime {
     /// The vocabulary, or none when it is not listed.
     fn vocabulary(&self) -> Option<&Vocabulary> {
         None
+    }
+
+    /// Whether there is a [`vocabulary`](Self::vocabulary), without listing it.
+    fn lists_vocabulary(&self) -> bool {
+        self.vocabulary().is_some()
+    }
+
+    /// The special and end tokens of the vocabulary, which penalties leave alone (T-114); empty without one.
+    fn exempt_ids(&self) -> Vec<u32> {
+        self.vocabulary().map_or_else(Vec::new, |vocabulary| {
+            vocabulary.special.iter().map(|&(_, id)| id).chain(vocabulary.end_ids.iter().copied()).collect()
+        })
+    }
+
+    /// Loads an adapter. The same content gives the same handle, as long as it is there.
+    ///
+    /// # Errors
+    /// An [`AdapterLoadError`]; nothing is kept.
+    fn adapter_load(&mut self, path: &Path) -> Result<LoadedAdapter, AdapterLoadError> {
+        let _ = path;
+        Err(AdapterLoadError::Unsupported)
+    }
+
+    /// Lets no new sequence carry an adapter; it goes with the last one that does. False when it is not loaded.
+    fn adapter_unload(&mut self, adapter: u64) -> bool {
+        let _ = adapter;
+        false
+    }
+
+    /// Bytes that adapters take: those that are loaded, those that a sequence still carries, and the room to compute with them.
+    fn adapter_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The adapters that new sequences may carry.
+    fn adapters(&self) -> Vec<LoadedAdapter> {
+        Vec::new()
+    }
+
+    /// The digest of an adapter that a sequence carries, unloaded or not; none when no sequence could.
+    fn adapter_digest(&self, adapter: u64) -> Option<[u8; 32]> {
+        self.adapters().into_iter().find(|loaded| loaded.handle == adapter).map(|loaded| loaded.digest)
+    }
+
+    /// Says with which adapter an empty sequence will be computed; 0 is the model alone. Copies inherit it.
+    ///
+    /// # Errors
+    /// `UnknownSeq` (no such sequence, adapter not loaded), `OutOfBoundary` (the sequence has tokens), `Unsupported`; nothing changed.
+    fn seq_adapt(&mut self, sequence: SeqHandle, adapter: u64) -> Result<(), RuntimeError> {
+        let _ = sequence;
+        if adapter == 0 { Ok(()) } else { Err(RuntimeError::Unsupported) }
+    }
+
+    /// The adapter that a sequence carries; 0 is none.
+    fn seq_adapter(&self, sequence: SeqHandle) -> u64 {
+        let _ = sequence;
+        0
+    }
+
+    /// Embeds a text, as [`Workloads::embedding`] says: the pooled hidden states behind the last norm.
+    ///
+    /// No sequence changes; the pages that it takes are free again on return.
+    ///
+    /// # Errors
+    /// `Unsupported`, `UnknownSeq` (adapter), `OutOfBoundary` (longer than the context), `Fault` (no tokens, or foreign ones),
+    /// `Capacity`; nothing changed.
+    fn embed(&mut self, tokens: &[u32], adapter: u64) -> Result<Vec<f32>, RuntimeError> {
+        let _ = (tokens, adapter);
+        Err(RuntimeError::Unsupported)
+    }
+
+    /// Runs some of the layers over a token list (E-11).
+    ///
+    /// No sequence changes; the pages that it takes are free again on return.
+    ///
+    /// # Errors
+    /// A [`StageError`]; nothing changed.
+    fn forward_stage(&mut self, stage: &Stage<'_>) -> Result<StageOutput, StageError> {
+        let _ = stage;
+        Err(StageError::Runtime(RuntimeError::Unsupported))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-132: each error as a status outside a step, and as a fault of the step's lanes.
+    #[test]
+    fn errors_are_statuses_outside_a_step_and_faults_inside() {
+        let table = [
+            (RuntimeError::Unsupported, Status::Unsupported, Some(fault::INTERNAL)),
+            (RuntimeError::UnknownSeq, Status::UnknownHandle, Some(fault::INTERNAL)),
+            (RuntimeError::OutOfBoundary, Status::OutOfBoundary, Some(fault::INTERNAL)),
+            (RuntimeError::Capacity, Status::NeedsReplan, Some(fault::OOM_TENTATIVE)),
+            (RuntimeError::Fault(3), Status::Fatal, Some(3)),
+            (RuntimeError::Fatal, Status::Fatal, None),
+        ];
+        for (error, status, code) in table {
+            assert_eq!((Status::from(error), error.fault_code()), (status, code), "{error:?}");
+        }
     }
 }

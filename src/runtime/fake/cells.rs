@@ -36,7 +36,7 @@ impl Cells {
     }
 
     /// One holder less for each.
-    pub(super) fn release(&mut self, cells: Vec<u32>) {
+    pub(super) fn release(&mut self, cells: impl IntoIterator<Item = u32>) {
         for cell in cells {
             let holders = &mut self.holders[cell as usize];
             *holders -= 1;

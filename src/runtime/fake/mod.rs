@@ -19,26 +19,33 @@
 //!
 //! # Invariants
 //! - A step that answers an error moved nothing.
-//! - `cells_used` is the number of distinct cells that sequences hold.
+//! - `cells_used` is the number of distinct cells that sequences hold; of a bounded pool with a `cell_granule_tokens` above 1, the
+//!   cells of the distinct pages that they hold.
 //!
 //! # Limits
 //! Beyond the contract it is strict, because an executor under test should never do these: a feed without tokens, a sequence
-//! fed twice in a step, a token outside the vocabulary or a sequence longer than the context answer `Fatal`.
+//! fed twice in a step or across a released range, a token outside the vocabulary or a sequence longer than the context answer `Fatal`.
 
 mod cells;
 mod options;
+mod pages;
 mod sequence;
 
 pub use options::{CopyModel, FakeOptions};
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::path::Path;
 
 use self::cells::Cells;
-use self::sequence::{Sequence, hash};
+use self::pages::Pages;
+use self::sequence::{Sequence, adapted_hash, hash};
+use super::adapters::Adapters;
 use super::{
-    Answers, Descriptor, Feed, Input, MemCounters, ROWS_MAX, Runtime, RuntimeError, SeqHandle, Vocabulary, Want,
+    AdapterLoadError, Answers, Descriptor, Feed, Input, LoadedAdapter, MemCounters, ROWS_MAX, Runtime, RuntimeError,
+    SeqGrowth, SeqHandle, Vocabulary, Want,
 };
-use crate::record::constant::encoding;
+use crate::checkpoint::AdapterError;
 use crate::sample::{Pick, SampleRequest, Scratch, pick};
 
 /// What a scripted or planted row replaces.
@@ -68,9 +75,14 @@ pub struct FakeRuntime {
     sequences: BTreeMap<SeqHandle, Sequence>,
     next_handle: SeqHandle,
     cells: Cells,
+    /// Whole pages are counted beside the cells, and bound the pool.
+    pages: Option<Pages>,
+    adapters: Adapters<()>,
     scripts: BTreeMap<SeqHandle, VecDeque<Planned>>,
-    next_failure: Option<RuntimeError>,
+    /// How many steps still go well before one fails, and how it fails.
+    next_failure: Option<(u64, RuntimeError)>,
     poisoned_import: bool,
+    poisoned_export: bool,
     steps: u64,
     feeds: Vec<RecordedFeed>,
     idle_cells: Vec<u64>,
@@ -90,13 +102,16 @@ impl FakeRuntime {
     pub fn new(mut options: FakeOptions) -> Self {
         options.descriptor.recurrent = !options.descriptor.truncate_partial;
         Self {
+            pages: Pages::of(&options.descriptor),
             options,
             sequences: BTreeMap::new(),
             next_handle: 1,
             cells: Cells::default(),
+            adapters: Adapters::default(),
             scripts: BTreeMap::new(),
             next_failure: None,
             poisoned_import: false,
+            poisoned_export: false,
             steps: 0,
             feeds: Vec::new(),
             idle_cells: Vec::new(),
@@ -116,6 +131,20 @@ impl FakeRuntime {
     /// The token that follows a list.
     pub fn token_for(&self, tokens: &[u32]) -> u32 {
         self.token_after(tokens, hash(1, tokens))
+    }
+
+    /// The token that follows a list in a sequence with the adapter of this digest.
+    pub fn token_for_adapted(&self, digest: &[u8; 32], tokens: &[u32]) -> u32 {
+        self.token_after(tokens, adapted_hash(1, digest, tokens))
+    }
+
+    /// The digest of the adapter that a path names; no file is read.
+    pub fn adapter_digest(path: &str) -> [u8; 32] {
+        let mut digest = [0; 32];
+        for (part, salt) in digest.chunks_exact_mut(8).zip(3..) {
+            part.copy_from_slice(&adapted_hash(salt, path.as_bytes(), &[]).to_le_bytes());
+        }
+        digest
     }
 
     /// The row after a list: its token has the only logit above 0.5.
@@ -143,12 +172,22 @@ impl FakeRuntime {
 
     /// The next step answers this error and moves nothing.
     pub fn fail_next_step(&mut self, error: RuntimeError) {
-        self.next_failure = Some(error);
+        self.fail_step_after(0, error);
+    }
+
+    /// `steps` more steps go well; the one after them answers this error and moves nothing.
+    pub fn fail_step_after(&mut self, steps: u64, error: RuntimeError) {
+        self.next_failure = Some((steps, error));
     }
 
     /// The next import fills its sequence and then answers `Fatal`.
     pub fn poison_next_import(&mut self) {
         self.poisoned_import = true;
+    }
+
+    /// The next part of an export answers `Fatal` and writes nothing.
+    pub fn poison_next_export(&mut self) {
+        self.poisoned_export = true;
     }
 
     /// How long every further step takes at least.
@@ -205,7 +244,7 @@ impl FakeRuntime {
             let foreign = tokens.iter().any(|&token| token >= descriptor.vocab_size);
             let too_long = (sequence.tokens().len() + tokens.len()) as u64 > descriptor.max_seq_len;
             let twice = feeds.iter().take(index).any(|other| other.sequence == feed.sequence);
-            if tokens.is_empty() || foreign || too_long || twice {
+            if tokens.is_empty() || foreign || too_long || twice || !sequence.released().is_empty() {
                 return Err(RuntimeError::Fatal);
             }
             growth += tokens.len() as u64;
@@ -213,8 +252,11 @@ impl FakeRuntime {
         self.room_for(growth, 0)
     }
 
-    /// Whether the pool takes `growth` more cells when `released` go first.
+    /// Whether the pool takes `growth` more cells when `released` go first. Pages answer for themselves.
     fn room_for(&self, growth: u64, released: u64) -> Result<(), RuntimeError> {
+        if self.pages.is_some() {
+            return Ok(());
+        }
         let total = self.options.descriptor.cells_total;
         let needed = self.cells.used() - released + growth;
         if total != 0 && needed > total { Err(RuntimeError::Capacity) } else { Ok(()) }
@@ -224,12 +266,15 @@ impl FakeRuntime {
         if self.options.record {
             let others: Vec<SeqHandle> =
                 self.sequences.keys().copied().filter(|key| !feeds.iter().any(|feed| feed.sequence == *key)).collect();
-            let held = self.cells.held_by(others.iter().filter_map(|key| self.sequences.get(key)));
+            let held = match &self.pages {
+                Some(pages) => pages.held_by(&others),
+                None => self.cells.held_by(others.iter().filter_map(|key| self.sequences.get(key))),
+            };
             self.idle_cells.push(held);
             self.feeds.extend(feeds.iter().map(|feed| RecordedFeed {
                 step: self.steps,
                 sequence: feed.sequence,
-                len: if let Input::Tokens(tokens) = feed.input { tokens.len() } else { 0 },
+                len: fed_tokens(feed),
                 wants_row: !matches!(feed.want, Want::Nothing),
             }));
         }
@@ -300,6 +345,10 @@ impl FakeRuntime {
     }
 }
 
+fn fed_tokens(feed: &Feed<'_>) -> usize {
+    if let Input::Tokens(tokens) = feed.input { tokens.len() } else { 0 }
+}
+
 /// The row of R-31.
 fn fill_row(row: &mut [f32], hash_row: u64, token: u32) {
     for (logit, i) in row.iter_mut().zip(1u64..) {
@@ -326,6 +375,9 @@ impl Runtime for FakeRuntime {
             return Err(RuntimeError::Capacity);
         }
         let handle = self.next_handle;
+        if let Some(pages) = &mut self.pages {
+            pages.create(handle)?;
+        }
         self.next_handle += 1;
         self.sequences.insert(handle, Sequence::new());
         Ok(handle)
@@ -333,7 +385,11 @@ impl Runtime for FakeRuntime {
 
     fn seq_free(&mut self, sequence: SeqHandle) {
         if let Some(mut freed) = self.sequences.remove(&sequence) {
+            self.adapters.pass_on(freed.adapter(), 0);
             self.cells.release(freed.truncate(0));
+        }
+        if let Some(pages) = &mut self.pages {
+            pages.free(sequence);
         }
         self.scripts.remove(&sequence);
     }
@@ -346,7 +402,30 @@ impl Runtime for FakeRuntime {
         let mut handles = sequences.to_vec();
         handles.sort_unstable();
         handles.dedup();
+        if let Some(pages) = &self.pages {
+            return pages.released_by(&handles);
+        }
         self.cells.released_by(handles.iter().filter_map(|handle| self.sequences.get(handle)))
+    }
+
+    fn seq_rest(&mut self, sequence: SeqHandle) {
+        if let Some(pages) = &mut self.pages {
+            pages.rest(sequence);
+        }
+    }
+
+    fn cells_resting(&self) -> Option<u64> {
+        self.pages.as_ref().map(Pages::cells_resting)
+    }
+
+    fn cells_to_grow(&self, growths: &[SeqGrowth], leaving: &[SeqHandle]) -> u64 {
+        match &self.pages {
+            Some(pages) => pages.cells_to_grow(growths, leaving),
+            None => growths.iter().fold(0, |sum, growth| {
+                let after = growth.keep.saturating_add(growth.tokens);
+                sum.saturating_add(after.saturating_sub(self.seq_len(growth.sequence)))
+            }),
+        }
     }
 
     fn seq_copy(&mut self, source: SeqHandle, target: SeqHandle, len: u64) -> Result<(), RuntimeError> {
@@ -356,18 +435,29 @@ impl Runtime for FakeRuntime {
         if source == target {
             return self.seq_truncate(target, len as u64);
         }
+        if from.released().iter().any(|gone| gone.start < len) {
+            return Err(RuntimeError::OutOfBoundary);
+        }
         let shares = self.options.descriptor.copy_shares_cells;
         if !shares {
             self.room_for(len as u64, self.cells.released_by([onto].into_iter()))?;
         }
+        if let Some(pages) = &mut self.pages {
+            pages.copy(source, target, len as u64)?;
+        }
+        let inherited = from.adapter();
         let copied = from.tokens()[..len].to_vec();
-        let shared = from.cells()[..len].to_vec();
+        let shared: Vec<u32> = from.cells().take(len).copied().collect();
         let Some(onto) = self.sequences.get_mut(&target) else { return Err(RuntimeError::UnknownSeq) };
         // Shared cells are held before the old ones go: the target may hold some of the same.
         if shares {
             self.cells.hold(&shared);
         }
         self.cells.release(onto.truncate(0));
+        let carried = onto.adapter();
+        onto.adapt(inherited, &self.adapters.digest(inherited).map_or(Vec::new(), Vec::from));
+        self.adapters.pass_on(0, inherited);
+        self.adapters.pass_on(carried, 0);
         for (token, cell) in copied.into_iter().zip(shared) {
             onto.push(token, if shares { cell } else { self.cells.take() });
         }
@@ -377,51 +467,139 @@ impl Runtime for FakeRuntime {
     fn seq_truncate(&mut self, sequence: SeqHandle, len: u64) -> Result<(), RuntimeError> {
         let held = self.sequences.get(&sequence).ok_or(RuntimeError::UnknownSeq)?.tokens().len();
         let len = self.cuttable_at(held, len)?;
+        if let Some(pages) = &mut self.pages {
+            pages.truncate(sequence, len as u64)?;
+        }
         if let Some(sequence) = self.sequences.get_mut(&sequence) {
             self.cells.release(sequence.truncate(len));
         }
         Ok(())
     }
 
-    fn seq_export(&mut self, sequence: SeqHandle, len: u64, encoding: u8) -> Result<Vec<u8>, RuntimeError> {
-        if encoding != encoding::LOSSLESS || !self.options.descriptor.export_encodings.contains(&encoding) {
-            return Err(RuntimeError::Unsupported);
-        }
-        let sequence = self.sequences.get(&sequence).ok_or(RuntimeError::UnknownSeq)?;
-        let len = self.cuttable_at(sequence.tokens().len(), len)?;
-        Ok(sequence.tokens()[..len].iter().flat_map(|token| token.to_le_bytes()).collect())
+    fn payload_token_bytes(&self, encoding: u8) -> Option<u64> {
+        self.options.descriptor.export_encodings.contains(&encoding).then_some(4)
     }
 
-    fn seq_import(&mut self, sequence: SeqHandle, payload: &[u8]) -> Result<u64, RuntimeError> {
-        let held = self.sequences.get(&sequence).ok_or(RuntimeError::UnknownSeq)?.tokens().len();
-        let (words, rest) = payload.as_chunks::<4>();
-        if held != 0 || !rest.is_empty() {
+    fn export_bytes(&self, sequence: SeqHandle, tokens: Range<u64>, encoding: u8) -> Result<u64, RuntimeError> {
+        let token = self.payload_token_bytes(encoding).ok_or(RuntimeError::Unsupported)?;
+        let held = self.sequences.get(&sequence).ok_or(RuntimeError::UnknownSeq)?;
+        let end = self.cuttable_at(held.tokens().len(), tokens.end)?;
+        let start = usize::try_from(tokens.start).ok().filter(|&start| start <= end);
+        let start = start.ok_or(RuntimeError::OutOfBoundary)?;
+        if held.released().iter().any(|gone| gone.start < end && start < gone.end) {
             return Err(RuntimeError::OutOfBoundary);
         }
-        self.room_for(words.len() as u64, 0)?;
-        let tokens: Vec<u32> = words.iter().map(|&word| u32::from_le_bytes(word)).collect();
-        self.append(sequence, &tokens);
-        if core::mem::take(&mut self.poisoned_import) { Err(RuntimeError::Fatal) } else { Ok(tokens.len() as u64) }
+        Ok((end - start) as u64 * token)
+    }
+
+    fn export_part(
+        &mut self,
+        sequence: SeqHandle,
+        tokens: Range<u64>,
+        _: u8,
+        out: &mut [u8],
+    ) -> Result<(), RuntimeError> {
+        if core::mem::take(&mut self.poisoned_export) {
+            return Err(RuntimeError::Fatal);
+        }
+        let held = self.sequences.get(&sequence).ok_or(RuntimeError::UnknownSeq)?;
+        let ids = held.tokens().get(tokens.start as usize..tokens.end as usize).ok_or(RuntimeError::OutOfBoundary)?;
+        if out.len() != ids.len() * 4 {
+            return Err(RuntimeError::OutOfBoundary);
+        }
+        for (bytes, id) in out.as_chunks_mut::<4>().0.iter_mut().zip(ids) {
+            *bytes = id.to_le_bytes();
+        }
+        Ok(())
+    }
+
+    fn import_begin(&mut self, sequence: SeqHandle, tokens: Range<u64>) -> Result<(), RuntimeError> {
+        let held = self.sequences.get(&sequence).ok_or(RuntimeError::UnknownSeq)?;
+        let range = tokens.start as usize..tokens.end as usize;
+        let refill = held.released().contains(&range);
+        if !refill && (tokens.start != 0 || !held.tokens().is_empty()) {
+            return Err(RuntimeError::OutOfBoundary);
+        }
+        self.room_for(range.len() as u64, 0)?;
+        match &mut self.pages {
+            Some(pages) if refill => pages.fill(sequence, tokens)?,
+            Some(pages) => pages.grow(&[(sequence, range.len())])?,
+            None => {}
+        }
+        if !refill {
+            self.append(sequence, &vec![0; range.len()]);
+        } else if let Some(held) = self.sequences.get_mut(&sequence) {
+            held.refill(range, || self.cells.take());
+        }
+        Ok(())
+    }
+
+    fn import_part(
+        &mut self,
+        sequence: SeqHandle,
+        tokens: Range<u64>,
+        _: u8,
+        bytes: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let held = self.sequences.get_mut(&sequence).ok_or(RuntimeError::UnknownSeq)?;
+        let ids: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+        let range = tokens.start as usize..tokens.end as usize;
+        if bytes.len() != range.len() * 4 || range.end > held.tokens().len() {
+            return Err(RuntimeError::OutOfBoundary);
+        }
+        held.overwrite(range.start, &ids);
+        Ok(())
+    }
+
+    fn import_end(&mut self, sequence: SeqHandle, _: Range<u64>) -> Result<u64, RuntimeError> {
+        if core::mem::take(&mut self.poisoned_import) { Err(RuntimeError::Fatal) } else { Ok(self.seq_len(sequence)) }
+    }
+
+    fn range_release(&mut self, sequence: SeqHandle, tokens: Range<u64>) -> Result<(), RuntimeError> {
+        let page = u64::from(self.options.descriptor.page_size_tokens.max(1));
+        let held = self.sequences.get_mut(&sequence).ok_or(RuntimeError::UnknownSeq)?;
+        let range = tokens.start as usize..tokens.end as usize;
+        let whole =
+            tokens.start.is_multiple_of(page) && (tokens.end.is_multiple_of(page) || range.end == held.tokens().len());
+        let overlaps = held.released().iter().any(|gone| gone.start < range.end && range.start < gone.end);
+        if !whole || overlaps || range.is_empty() || range.end > held.tokens().len() {
+            return Err(RuntimeError::OutOfBoundary);
+        }
+        if let Some(pages) = &mut self.pages {
+            pages.punch(sequence, tokens)?;
+        }
+        self.cells.release(held.release(range));
+        Ok(())
+    }
+
+    fn page_copies(&self, sequence: SeqHandle) -> u64 {
+        self.pages.as_ref().map_or(0, |pages| pages.copies(sequence))
     }
 
     fn mem_counters(&self) -> MemCounters {
         let descriptor = &self.options.descriptor;
+        let cells_used = self.pages.as_ref().map_or(self.cells.used(), Pages::cells_used);
         MemCounters {
-            allocated_bytes: self.cells.used() * descriptor.kv_bytes_per_token.max(1),
-            cells_used: self.cells.used(),
+            allocated_bytes: cells_used * descriptor.kv_bytes_per_token.max(1),
+            cells_used,
             cells_total: descriptor.cells_total,
         }
     }
 
     fn step(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
         answers.clear(self.options.descriptor.vocab_size as usize);
-        if let Some(error) = self.next_failure.take() {
-            return Err(error);
+        match self.next_failure.take() {
+            Some((0, error)) => return Err(error),
+            later => self.next_failure = later.map(|(steps, error)| (steps - 1, error)),
         }
         if !self.options.step_delay.is_zero() {
             std::thread::sleep(self.options.step_delay);
         }
         self.check(feeds)?;
+        if let Some(pages) = &mut self.pages {
+            let growths: Vec<(SeqHandle, usize)> = feeds.iter().map(|feed| (feed.sequence, fed_tokens(feed))).collect();
+            pages.grow(&growths)?;
+        }
         self.record_step(feeds);
         let vocab = self.options.descriptor.vocab_size as usize;
         for feed in feeds {
@@ -457,6 +635,49 @@ impl Runtime for FakeRuntime {
 
     fn vocabulary(&self) -> Option<&Vocabulary> {
         self.options.vocabulary.as_ref()
+    }
+
+    /// Any path that begins with `fake:` names an adapter, where the descriptor says that there are adapters.
+    fn adapter_load(&mut self, path: &Path) -> Result<LoadedAdapter, AdapterLoadError> {
+        if !self.options.descriptor.workloads.adapters {
+            return Err(AdapterLoadError::Unsupported);
+        }
+        let Some(name) = path.to_str().filter(|path| path.starts_with("fake:")) else {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(AdapterError::Read { path: path.to_owned(), source }.into());
+        };
+        let digest = Self::adapter_digest(name);
+        Ok(self.adapters.revive(digest).unwrap_or_else(|| self.adapters.insert(digest, ())))
+    }
+
+    fn adapter_unload(&mut self, adapter: u64) -> bool {
+        self.adapters.unload(adapter)
+    }
+
+    fn adapters(&self) -> Vec<LoadedAdapter> {
+        self.adapters.list()
+    }
+
+    fn adapter_digest(&self, adapter: u64) -> Option<[u8; 32]> {
+        self.adapters.digest(adapter)
+    }
+
+    fn seq_adapt(&mut self, sequence: SeqHandle, adapter: u64) -> Result<(), RuntimeError> {
+        let adapted = self.sequences.get_mut(&sequence).ok_or(RuntimeError::UnknownSeq)?;
+        if !adapted.tokens().is_empty() {
+            return Err(RuntimeError::OutOfBoundary);
+        }
+        if !self.adapters.is_loaded(adapter) {
+            return Err(RuntimeError::UnknownSeq);
+        }
+        let carried = adapted.adapter();
+        adapted.adapt(adapter, &self.adapters.digest(adapter).map_or(Vec::new(), Vec::from));
+        self.adapters.pass_on(carried, adapter);
+        Ok(())
+    }
+
+    fn seq_adapter(&self, sequence: SeqHandle) -> u64 {
+        self.sequences.get(&sequence).map_or(0, Sequence::adapter)
     }
 }
 

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use crate::record::constant::encoding;
-use crate::runtime::{Descriptor, SamplingSupport, Vocabulary};
+use crate::runtime::{Descriptor, SamplingSupport, SpaceInfo, Vocabulary, Workloads};
 
 /// Options of the fake runtime; the default is that of the contract.
 #[derive(Clone, Debug)]
@@ -40,6 +40,7 @@ impl Default for FakeOptions {
                 cell_granule_tokens: 1,
                 kv_bytes_per_token: 64,
                 kv_bits: 0,
+                activation_bits: 0,
                 cells_total: 0,
                 truncate_partial: true,
                 copy_shares_cells: false,
@@ -54,6 +55,8 @@ impl Default for FakeOptions {
                 verify_batches: true,
                 prefill_step_tokens: 0,
                 sampling_defaults: None,
+                spaces: vec![SpaceInfo::paged_kv()],
+                workloads: Workloads::default(),
             },
             end_ids: vec![31999],
             copy_model: None,

@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
 use super::*;
+use crate::record::constant::encoding;
 use crate::runtime::{Answer, SamplingSupport};
 use crate::sample::argmax;
 
@@ -20,6 +21,7 @@ fn head_only() -> FakeRuntime {
 }
 
 /// The vectors of R-31.
+/// `token_for` and `row_for` are those of the list.
 #[test]
 fn tokens_and_rows_are_the_published_ones() {
     let fake = FakeRuntime::default();
@@ -42,6 +44,7 @@ fn tokens_and_rows_are_the_published_ones() {
 }
 
 /// R-31 through `step`, in every way of asking.
+///
 #[test]
 fn rows_and_picks_of_a_step_are_those_of_the_list() {
     let mut fake = FakeRuntime::with(|options| options.descriptor.verify_rows = true);
@@ -292,5 +295,37 @@ fn steps_that_no_executor_should_make_are_fatal() {
     for feeds in bad {
         assert_eq!(fake.step(feeds, &mut Answers::new()), Err(RuntimeError::Fatal));
         assert_eq!(fake.seq_len(sequence), 3);
+    }
+}
+
+/// what only asks answers the same twice, and answers for sequences that do not exist.
+#[test]
+fn questions_are_pure_and_take_unknown_sequences() {
+    for partial in [true, false] {
+        let mut fake = FakeRuntime::with(|options| {
+            options.descriptor.truncate_partial = partial;
+            options.descriptor.cells_total = 10;
+        });
+        let described = fake.describe().clone();
+        let held = holding(&mut fake, &[1, 2, 3, 4]);
+        let unknown = held + 100;
+        let ask = |fake: &FakeRuntime| {
+            let boundaries = [0, 3, 4, 9].map(|cap| fake.seq_boundary(held, cap));
+            let ends = [31_998, 31_999].map(|token| fake.is_eos(token));
+            (
+                fake.seq_len(held),
+                fake.seq_len(unknown),
+                boundaries,
+                fake.seq_boundary(unknown, 5),
+                ends,
+                fake.mem_counters(),
+            )
+        };
+        let first = ask(&fake);
+        assert_eq!(first, ask(&fake));
+        let boundaries = if partial { [0, 3, 4, 4] } else { [0, 0, 4, 4] };
+        assert_eq!((first.0, first.1, first.2, first.3, first.4), (4, 0, boundaries, 0, [false, true]));
+        assert_eq!((first.5.cells_used, first.5.cells_total), (4, 10));
+        assert_eq!(*fake.describe(), described, "constant");
     }
 }

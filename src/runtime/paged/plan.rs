@@ -30,6 +30,11 @@ pub struct PagedOptions {
     /// Most rows of one walk over the layers, at least [`ROWS_MAX`]; 0 is 512, or less when steps are shorter. Changes memory and
     /// speed, never a bit of an answer.
     pub pass_rows: usize,
+    /// Tokens of the pool that resting cache entries may hold alone; 0 is no bound (S-57).
+    pub cache_resident_tokens: u64,
+    /// Tokens of cache entries that may be kept in host memory outside the pool; 0 is none (S-56). Each takes there what it took in the
+    /// pool, from when it is exported on.
+    pub cache_exported_tokens: u64,
 }
 
 impl PagedOptions {
@@ -60,17 +65,21 @@ impl PagedOptions {
     }
 }
 
-/// Bytes of a runtime by what they are for. Beyond these, block tables take 4 bytes per page that a sequence holds, and the
-/// answers of a step belong to the caller.
+/// Bytes of a runtime by what they are for. Beyond these, block tables take 4 bytes per page that a sequence holds, each thread that draws
+/// tokens takes [`Scratch::bytes`](crate::sample::Scratch::bytes), and the answers of a step belong to the caller; an adapter takes 4 bytes
+/// for each element of its factors when it is loaded, and the first one its rows of activations. Fast arithmetic keeps the rounded form of
+/// one input: 1.75 bytes for each activation of as many rows as a walk has, as wide as the widest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights that stay in their file; they are mapped, and shared with other processes.
+    /// Weights as they are held, once for all runtimes that share them. A backend that re-lays them holds them in memory of its own, up to
+    /// 4 % more than in their file, and gives the mapped pages back as it goes; one that does not leaves them mapped, and shared with other
+    /// processes.
     pub weights_mapped_bytes: u64,
     /// Keys and values of all pages.
     pub kv_pool_bytes: u64,
     /// Activations.
     pub activation_bytes: u64,
-    /// Free list, reference counts, and the row that tokens are picked from.
+    /// Free list and reference counts.
     pub table_bytes: u64,
 }
 
@@ -82,7 +91,7 @@ impl MemoryPlan {
             weights_mapped_bytes,
             kv_pool_bytes: kv.page_bytes()?.checked_mul(kv.pages as u64)?,
             activation_bytes: options.workspace_shape(config).bytes()?,
-            table_bytes: PagePool::table_bytes(kv.pages).checked_add(row_bytes(config.vocab))?,
+            table_bytes: PagePool::table_bytes(kv.pages),
         };
         plan.checked_total().map(|_| plan)
     }
@@ -102,9 +111,4 @@ impl MemoryPlan {
             .into_iter()
             .try_fold(self.weights_mapped_bytes, u64::checked_add)
     }
-}
-
-/// Bytes of one row of logits.
-fn row_bytes(vocab: usize) -> u64 {
-    vocab as u64 * size_of::<f32>() as u64
 }

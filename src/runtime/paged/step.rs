@@ -1,36 +1,49 @@
 #![forbid(unsafe_code)]
 //! One step: check, take pages, walk, answer.
 
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
 use smallvec::SmallVec;
 
 use super::ModelRuntime;
-use crate::backend::{Backend, Span};
+use super::adapt::Carried;
+use crate::backend::{Backend, BackendError, Span};
 use crate::kv::{Growth, PageRef};
-use crate::model::{Pass, WorkspaceShape};
+use crate::model::{self, Pass, Progress, Wanted, WorkspaceShape};
 use crate::record::constant::fault;
 use crate::runtime::{Answers, Feed, Input, ROWS_MAX, RuntimeError, Want};
-use crate::sample::pick;
+use crate::sample::{Pick, SampleError, SampleRequest, Scratch, pick};
 
 /// Lists of a step, reused from step to step.
 pub(super) struct Rows {
-    shape: WorkspaceShape,
+    pub(super) shape: WorkspaceShape,
     growths: Vec<Growth>,
     copies: Vec<(PageRef, PageRef)>,
     /// Token of each row of the part.
     tokens: Vec<u32>,
+    carried: Carried,
+    /// Rows of the part whose logits are wanted, and which adapters change them.
+    wanted: Vec<usize>,
+    wanted_carried: Carried,
     /// Feeds whose last row lies in the part, in feed order.
     ends: Vec<End>,
-    /// Rows whose logits are computed at once.
-    wanted: Vec<usize>,
+    /// Wanted rows whose logits are computed at once.
+    at_once: Vec<usize>,
+    /// What was picked from each of them, where a token is wanted.
+    picks: Vec<Mutex<Picked>>,
+    /// Memory for picking, for each participant of the backend.
+    scratches: Vec<Mutex<Scratch>>,
 }
+
+/// What became of a row that a token is wanted of.
+type Picked = Option<Result<Pick, SampleError>>;
 
 /// The end of a feed in a part.
 #[derive(Clone, Copy)]
 struct End {
     feed: usize,
-    /// First row of the part whose logits are wanted.
-    first_row: usize,
-    /// How many are wanted.
+    /// How many rows are wanted.
     rows: usize,
 }
 
@@ -43,15 +56,22 @@ struct Cursor {
 }
 
 impl Rows {
-    pub(super) fn new(shape: WorkspaceShape) -> Self {
-        Self {
+    pub(super) fn new(shape: WorkspaceShape, participants: usize) -> Result<Self, BackendError> {
+        let scratch = || Scratch::with_room(shape.vocab).map(Mutex::new);
+        let out_of_memory = |_| BackendError::OutOfMemory { bytes: Scratch::bytes(shape.vocab) };
+        Ok(Self {
             shape,
             growths: Vec::new(),
             copies: Vec::new(),
             tokens: Vec::with_capacity(shape.rows),
-            ends: Vec::new(),
+            carried: Carried::default(),
             wanted: Vec::new(),
-        }
+            wanted_carried: Carried::default(),
+            ends: Vec::new(),
+            at_once: Vec::new(),
+            picks: Vec::new(),
+            scratches: (0..participants).map(|_| scratch()).collect::<Result<_, _>>().map_err(out_of_memory)?,
+        })
     }
 }
 
@@ -117,10 +137,14 @@ impl<B: Backend> ModelRuntime<B> {
 
     /// Walks the next rows of the step; answers how far it came.
     fn walk_part(&mut self, feeds: &[Feed<'_>], from: Cursor) -> Result<Cursor, RuntimeError> {
-        let Rows { shape, tokens: ids, ends, .. } = &mut self.rows;
+        let Rows { shape, tokens: ids, carried, wanted, wanted_carried, ends, .. } = &mut self.rows;
         let mut cursor = from;
         let mut spans: SmallVec<[Span<'_>; 64]> = SmallVec::new();
+        let mut wanted_spans: SmallVec<[Span<'_>; 64]> = SmallVec::new();
         ids.clear();
+        carried.clear();
+        wanted.clear();
+        wanted_carried.clear();
         ends.clear();
         while let Some(feed) = feeds.get(cursor.feed) {
             let left = &tokens_of(feed)[cursor.tokens..];
@@ -132,46 +156,62 @@ impl<B: Backend> ModelRuntime<B> {
             }
             let now = &left[..left.len().min(room)];
             let table = self.sequences.table(feed.sequence)?;
-            let first_row = ids.len();
-            spans.push(Span {
-                first_row,
-                rows: now.len(),
-                start: table.len() - left.len(),
-                block_table: table.pages(),
-            });
+            let adapter = self.sequences.mark(feed.sequence);
+            let (first_row, start) = (ids.len(), table.len() - left.len());
+            spans.push(Span { first_row, rows: now.len(), start, block_table: table.pages() });
+            carried.note(adapter, first_row, now.len());
             ids.extend_from_slice(now);
             if now.len() < left.len() {
                 cursor.tokens += now.len();
                 break;
             }
+            // Of a feed the last row is wanted, or all are, or none is.
             let rows = rows_wanted(feed);
-            ends.push(End { feed: cursor.feed, first_row: ids.len() - rows, rows });
+            if rows > 0 {
+                let (first_row, start) = (wanted.len(), table.len() - rows);
+                wanted_spans.push(Span { first_row, rows, start, block_table: table.pages() });
+                wanted_carried.note(adapter, first_row, rows);
+                wanted.extend(ids.len() - rows..ids.len());
+            }
+            ends.push(End { feed: cursor.feed, rows });
             cursor = Cursor { feed: cursor.feed + 1, tokens: 0 };
         }
+        let adapted = carried.by_adapter(&self.adapters).ok_or(RuntimeError::Fatal)?;
+        let wanted_adapted = wanted_carried.by_adapter(&self.adapters).ok_or(RuntimeError::Fatal)?;
+        let is_narrower = wanted.len() < ids.len();
         self.work.resize(&self.backend, ids.len()).map_err(|_| RuntimeError::Fatal)?;
-        self.network.forward(&mut Pass {
-            backend: &self.backend,
-            pages: &mut self.pages,
-            work: &mut self.work,
-            tokens: ids,
-            spans: &spans,
-        });
+        self.network
+            .forward(&mut Pass {
+                backend: &self.backend,
+                pages: &mut self.pages,
+                work: &mut self.work,
+                tokens: ids,
+                rows: model::Rows { spans: &spans, adapted: &adapted },
+                wanted: is_narrower.then_some(Wanted {
+                    of_pass: wanted,
+                    rows: model::Rows { spans: &wanted_spans, adapted: &wanted_adapted },
+                }),
+                layers: 0..self.config.layers,
+                progress: Progress::default(),
+            })
+            .map_err(|_| RuntimeError::Fatal)?;
         Ok(cursor)
     }
 
     /// Answers the feeds that ended in the part, computing as many rows of logits at once as the workspace holds.
     fn answer_part(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
-        let mut next = 0;
+        let (mut next, mut first_row) = (0, 0);
         while next < self.rows.ends.len() {
-            let Rows { shape, ends, wanted, .. } = &mut self.rows;
-            wanted.clear();
+            let Rows { shape, ends, at_once, .. } = &mut self.rows;
+            at_once.clear();
             let group = next;
-            while let Some(end) = ends.get(next).filter(|end| wanted.len() + end.rows <= shape.head_rows) {
-                wanted.extend(end.first_row..end.first_row + end.rows);
+            while let Some(end) = ends.get(next).filter(|end| at_once.len() + end.rows <= shape.head_rows) {
+                at_once.extend(first_row..first_row + end.rows);
+                first_row += end.rows;
                 next += 1;
             }
-            if !wanted.is_empty() {
-                self.network.head(&self.backend, &mut self.work, wanted).map_err(|_| RuntimeError::Fatal)?;
+            if !at_once.is_empty() {
+                self.network.head(&self.backend, &mut self.work, at_once).map_err(|_| RuntimeError::Fatal)?;
             }
             self.answer_group(feeds, group..next, answers)?;
         }
@@ -182,28 +222,62 @@ impl<B: Backend> ModelRuntime<B> {
     fn answer_group(
         &mut self,
         feeds: &[Feed<'_>],
-        group: std::ops::Range<usize>,
+        group: Range<usize>,
         answers: &mut Answers,
     ) -> Result<(), RuntimeError> {
-        let logits = self.work.logits();
+        self.pick_group(feeds, group.clone())?;
         let mut first = 0;
         for end in &self.rows.ends[group] {
             match feeds[end.feed].want {
                 Want::Nothing => answers.push_nothing(),
                 Want::LastRow | Want::EveryRow => {
                     let rows = answers.push_rows(end.rows);
-                    self.backend.read(logits, first, rows).map_err(|_| RuntimeError::Fatal)?;
+                    self.backend.read(self.work.logits(), first, rows).map_err(|_| RuntimeError::Fatal)?;
                 }
-                Want::Token(request) => {
-                    self.backend.read(logits, first, &mut self.row).map_err(|_| RuntimeError::Fatal)?;
-                    match pick(&mut self.row, &request, &mut self.scratch) {
-                        Ok(picked) => answers.push_pick(picked),
-                        Err(error) => answers.push_fault(error.fault_code()),
-                    }
-                }
+                Want::Token(_) => match self.rows.picks.get(first).and_then(taken) {
+                    Some(Ok(picked)) => answers.push_pick(picked),
+                    Some(Err(error)) => answers.push_fault(error.fault_code()),
+                    None => return Err(RuntimeError::Fatal),
+                },
             }
             first += end.rows;
         }
         Ok(())
     }
+
+    /// Picks the tokens that are wanted in `group`, where the logits lie and several at a time. A row is picked from by itself, so it
+    /// does not matter by whom and when.
+    fn pick_group(&mut self, feeds: &[Feed<'_>], group: Range<usize>) -> Result<(), RuntimeError> {
+        let Rows { ends, picks, scratches, .. } = &mut self.rows;
+        let mut requests: SmallVec<[Option<&SampleRequest<'_>>; 64]> = SmallVec::new();
+        for end in &ends[group] {
+            let request = match &feeds[end.feed].want {
+                Want::Token(request) => Some(request),
+                _ => None,
+            };
+            requests.extend(core::iter::repeat_n(request, end.rows));
+        }
+        if requests.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        if picks.len() < requests.len() {
+            picks.resize_with(requests.len(), Mutex::default);
+        }
+        let (picks, scratches, requests) = (&*picks, &*scratches, &*requests);
+        let pick_row = |participant: usize, row: usize, logits: &mut [f32]| {
+            if let (Some(Some(request)), Some(picked), Some(scratch)) =
+                (requests.get(row), picks.get(row), scratches.get(participant))
+            {
+                let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+                let outcome = pick(logits, request, &mut scratch);
+                *picked.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            }
+        };
+        self.backend.each_row(self.work.logits_mut(), &pick_row).map_err(|_| RuntimeError::Fatal)
+    }
+}
+
+/// What was picked, which is then gone.
+fn taken(picked: &Mutex<Picked>) -> Picked {
+    picked.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
