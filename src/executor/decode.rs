@@ -4,7 +4,7 @@
 //! ```text
 //!   set-up      which jobs want tokens at all
 //!   replay      tails, one token a step (replay.rs)
-//!   round:      feed the pending token of every job that holds no answer yet
+//!   round:      feed the pending token of every job that holds no answer yet, and a draft behind it (draft.rs)
 //!               evaluate every job, by ascending tag (evaluate.rs)
 //!   until no job is left, or somebody wants the tick to end (never before the first evaluation)
 //! ```
@@ -13,6 +13,7 @@
 
 use std::time::Instant;
 
+use super::draft;
 use super::evaluate::Verdict;
 use super::prefill::Prefilled;
 use super::replay::replay;
@@ -36,17 +37,30 @@ pub(super) fn decode<'s, R: Runtime>(prefilled: Prefilled<'s>, run: &mut Run<'_,
     let mut decode_ns = 0;
     if !jobs.is_empty() {
         let started = Instant::now();
-        set_up(jobs, yielded, run)?;
+        let load = set_up(jobs, yielded, run)?;
         replay(jobs, run)?;
-        run_rounds(jobs, run)?;
+        match load.speculates {
+            true => run_timed(jobs, load, run)?,
+            false => run_rounds(jobs, false, run)?,
+        }
         decode_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
     }
     run.steps.banks_kept = 0;
     Ok(Finished { plan_seq, jobs, prefill_ns, decode_ns })
 }
 
+/// How much a tick decodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WorkLoad {
+    /// Lanes that are not HOST and have grant.
+    pub(super) lanes: u32,
+    /// Whether one of them speculates.
+    pub(super) speculates: bool,
+}
+
 /// Says which jobs are active, and lets injected faults strike (T-96).
-fn set_up<R: Runtime>(jobs: &mut [Job], yielded: bool, run: &mut Run<'_, R>) -> Result<(), Fatal> {
+fn set_up<R: Runtime>(jobs: &mut [Job], yielded: bool, run: &mut Run<'_, R>) -> Result<WorkLoad, Fatal> {
+    let mut load = WorkLoad::default();
     for job in jobs {
         let Some(lane) = run.state.lanes.get_mut(job.lane) else { continue };
         if let Some(code) = lane.take_injected_fault() {
@@ -55,12 +69,35 @@ fn set_up<R: Runtime>(jobs: &mut [Job], yielded: bool, run: &mut Run<'_, R>) -> 
         }
         let cut = yielded && lane.committed_len() < lane.prompt_len();
         job.active = job.grant_left > 0 && !cut;
+        if job.active && !lane.recipe().is_host() {
+            load.lanes += 1;
+            load.speculates |= lane.drafting().is_some();
+        }
+    }
+    Ok(load)
+}
+
+/// Rounds that may draft, with what the gate learns from them (R-45).
+fn run_timed<R: Runtime>(jobs: &mut [Job], load: WorkLoad, run: &mut Run<'_, R>) -> Result<(), Fatal> {
+    let counts = draft::batches(load, &run.state.descriptor);
+    let from_prefill = jobs.iter().filter(|job| job.held.is_some()).count();
+    let known = |jobs: &[Job], run: &Run<'_, R>| -> usize {
+        jobs.iter().filter_map(|job| Some(run.state.lanes.get(job.lane)?.known_len())).sum()
+    };
+    let before = known(jobs, run);
+    run.steps.drafted = false;
+    let started = Instant::now();
+    run_rounds(jobs, draft::drafts(load, run.state), run)?;
+    let secs = started.elapsed().as_secs_f64();
+    let tokens = known(jobs, run).saturating_sub(before + from_prefill);
+    if counts {
+        run.state.speculation.gate_mut().record(load.lanes, run.steps.drafted, tokens as u64, secs);
     }
     Ok(())
 }
 
-/// Rounds until every job is done or the tick should end.
-fn run_rounds<R: Runtime>(jobs: &mut [Job], run: &mut Run<'_, R>) -> Result<(), Fatal> {
+/// Rounds until every job is done or the tick should end; with drafts in them, or without.
+fn run_rounds<R: Runtime>(jobs: &mut [Job], drafts: bool, run: &mut Run<'_, R>) -> Result<(), Fatal> {
     let mut active = std::mem::take(&mut run.steps.active);
     let is_active = |&number: &usize| jobs.get(number).is_some_and(|job| job.active);
     // The first round feeds in plan order, the others by ascending tag (T-104).
@@ -72,6 +109,9 @@ fn run_rounds<R: Runtime>(jobs: &mut [Job], run: &mut Run<'_, R>) -> Result<(), 
     active.extend(run.steps.by_tag.iter().copied().filter(is_active));
     while !active.is_empty() {
         if !run.steps.portions.is_empty() {
+            if drafts {
+                run.draft_round(&active, jobs)?;
+            }
             run.step(jobs)?;
         }
         evaluate_round(&mut active, jobs, run)?;
@@ -128,6 +168,7 @@ fn evaluate_round<R: Runtime>(active: &mut Vec<usize>, jobs: &mut [Job], run: &m
         }
     }
     active.truncate(kept);
+    run.strike();
     run.steps.banks_kept = 0;
     Ok(())
 }

@@ -28,7 +28,7 @@ impl<R: Runtime> Run<'_, R> {
     /// # Errors
     /// The job holds no answer although its lane was fed.
     pub(super) fn evaluate(&mut self, job: &mut Job) -> Result<Verdict, Fatal> {
-        let Run { state, rings, events, steps, partial_emit } = &mut *self;
+        let Run { state, rings, events, steps, partial_emit, .. } = &mut *self;
         let held = job.held.take();
         let Some(lane) = state.lanes.get_mut(job.lane) else { return Ok(Verdict::Done) };
         let context = state.descriptor.max_seq_len;
@@ -38,31 +38,52 @@ impl<R: Runtime> Run<'_, R> {
             return Ok(Verdict::Done);
         }
         let held = held.ok_or(Fatal)?;
+        if lane.drafting().is_some_and(|drafting| drafting.feed().is_some()) {
+            let outcome = self.verify(job, held)?;
+            return Ok(self.settle_job(job, outcome));
+        }
         let answers = steps.banks.get_mut(held.bank).ok_or(Fatal)?;
         let mut host = Host { events, partial_emit: *partial_emit };
         let outcome = match answers.as_slice().get(held.feed).ok_or(Fatal)? {
-            Answer::Picked(pick) => Ok(host.commit(pick, lane, job, &state.runtime, context)),
+            Answer::Picked(pick) => host.commit(pick, lane, job, &state.runtime, context),
             &Answer::Fault(code) => Err(code),
             &Answer::Rows { first, .. } => {
                 let row = answers.row_mut(first).ok_or(Fatal)?;
                 match lane.recipe().is_host() {
                     true => give_row(row, lane, &mut **rings).map(|()| Verdict::Done),
                     false => pick_from(row, lane, &state.exempt, &mut steps.scratch)
-                        .map(|pick| host.commit(&pick, lane, job, &state.runtime, context)),
+                        .and_then(|pick| host.commit(&pick, lane, job, &state.runtime, context)),
                 }
             }
             Answer::Nothing => return Err(Fatal),
         };
-        Ok(outcome.unwrap_or_else(|code| {
-            self.fault(job.lane, code);
+        Ok(self.settle_job(job, outcome))
+    }
+
+    /// Faults the lane of a job that failed.
+    fn settle_job(&mut self, job: &Job, outcome: Result<Verdict, u32>) -> Verdict {
+        outcome.unwrap_or_else(|code| {
+            match code {
+                // After the round, so that its other lanes are as if nothing had happened (T-134).
+                fault::GRAMMAR_OVERFLOW => self.steps.struck.push(job.lane),
+                _ => self.fault(job.lane, code),
+            }
             Verdict::Done
-        }))
+        })
+    }
+
+    /// Faults the lanes whose grammar failed in the round that was evaluated (T-134).
+    pub(super) fn strike(&mut self) {
+        while let Some(lane) = self.steps.struck.pop() {
+            self.fault(lane, fault::GRAMMAR_OVERFLOW);
+        }
     }
 }
 
 /// Picks a token from the lane's row; the error is a fault code.
-fn pick_from(row: &mut [f32], lane: &Lane, exempt: &[u32], scratch: &mut Scratch) -> Result<Pick, u32> {
-    let request = lane.recipe().request(lane.committed(), lane.draw_position(), exempt);
+pub(super) fn pick_from(row: &mut [f32], lane: &mut Lane, exempt: &[u32], scratch: &mut Scratch) -> Result<Pick, u32> {
+    lane.prepare_mask();
+    let request = lane.request(lane.committed_len(), exempt);
     sample::pick(row, &request, scratch).map_err(|error| error.fault_code())
 }
 
@@ -77,22 +98,23 @@ fn give_row(row: &[f32], lane: &mut Lane, rings: &mut dyn Rings) -> Result<(), u
 }
 
 /// Who hears of a token when it is committed.
-struct Host<'e> {
-    events: &'e mut Events,
-    partial_emit: Option<PartialEmit>,
+pub(super) struct Host<'e> {
+    pub(super) events: &'e mut Events,
+    pub(super) partial_emit: Option<PartialEmit>,
 }
 
 impl Host<'_> {
-    /// Commits a picked token (T-107) and says whether the lane goes on (T-108).
-    fn commit<R: Runtime>(
+    /// Commits a picked token (T-107) and says whether the lane goes on (T-108); the error is a fault code.
+    pub(super) fn commit<R: Runtime>(
         &mut self,
         pick: &Pick,
         lane: &mut Lane,
         job: &mut Job,
         runtime: &R,
         context: u64,
-    ) -> Verdict {
+    ) -> Result<Verdict, u32> {
         lane.produce(pick.token);
+        let complete = lane.accept(pick.token).map_err(|_| fault::GRAMMAR_OVERFLOW)?;
         if let Some(logprobs) = &pick.logprobs {
             self.events.logprobs.push(logprob_record(job.tag, logprobs));
         }
@@ -102,15 +124,17 @@ impl Host<'_> {
         job.grant_left = job.grant_left.saturating_sub(1);
         if !lane.recipe().ignore_eos && runtime.is_eos(pick.token) {
             job.finish = finish::EOS;
+        } else if complete {
+            job.finish = finish::GRAMMAR;
         } else if lane.committed_len() as u64 >= context {
             job.finish = finish::LENGTH;
         } else if job.grant_left > 0 {
-            return Verdict::GoesOn;
+            return Ok(Verdict::GoesOn);
         }
         if job.finish != finish::NONE {
             lane.finish();
         }
-        Verdict::Done
+        Ok(Verdict::Done)
     }
 }
 

@@ -6,6 +6,7 @@
 //! - The arrays of `record` point into the lists since [`Events::complete`], and the lists do not change before the next
 //!   accepted plan: a host may follow the pointers until then.
 
+use super::cache::Loss;
 use crate::engine::EventsView;
 use crate::record::constant::{misc::MAX_TOP_LOGPROBS, shed_kind};
 use crate::record::view::Plain;
@@ -59,6 +60,11 @@ impl Events {
     pub(super) fn drop_chunk(&mut self, lane_tag: u64, tokens: u32) {
         let kind = shed_kind::PREFILL_CHUNK;
         self.shed_entries.push(ShedEntry { lane_tag, kind, reason: 0, bytes: 0, tokens: tokens.into() });
+    }
+
+    /// Notes state that the cache lost: `lane_tag` is that of the admit that it went for, or 0 (T-74, T-76).
+    pub(super) fn lose(&mut self, lane_tag: u64, Loss { bytes, tokens, reason }: Loss) {
+        self.shed_entries.push(ShedEntry { lane_tag, kind: shed_kind::CACHE_EVICTION, reason, bytes, tokens });
     }
 
     /// Drops the log-probabilities of lanes that have no emit to go with them.

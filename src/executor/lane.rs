@@ -40,9 +40,17 @@
 //! # Not here
 //! Who owns the lanes and finds them by tag: `lanes.rs`. How the next token is picked: `recipe.rs` and `evaluate.rs`.
 
+use super::constraint::Constraint;
+use super::draft::Drafting;
 use super::recipe::Recipe;
+use std::sync::{Arc, Weak};
+
+use super::sequences::Content;
+use crate::engine::LaneCost;
+use crate::grammar::Refused;
 use crate::record::RingRef;
 use crate::runtime::SeqHandle;
+use crate::sample::SampleRequest;
 
 /// Where a lane stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,16 +72,25 @@ pub(super) enum Phase {
 pub(super) struct Lane {
     tag: u64,
     sequence: SeqHandle,
+    content: Content,
     history: Vec<u32>,
     prompt_len: usize,
     prefill_end: usize,
     committed: usize,
     fed: usize,
     recipe: Recipe,
+    /// How it speculates, if it does.
+    drafting: Option<Box<Drafting>>,
+    constraint: Option<Box<Constraint>>,
     rng_counter: u64,
     row: Option<RingRef>,
     finished: bool,
     injected_fault: Option<u32>,
+    /// Others held cells of its sequence when it was last fed, seeded or forked.
+    shares: bool,
+    /// The list that the last fork was given, while some fork keeps it.
+    shared_tokens: Option<Weak<[u32]>>,
+    cost: LaneCost,
 }
 
 impl Lane {
@@ -85,17 +102,48 @@ impl Lane {
         Self {
             tag,
             sequence,
+            content: Content::default(),
             history,
             prompt_len: prompt.len(),
             prefill_end: prompt.len().saturating_sub(replay),
             committed: 0,
             fed: 0,
             recipe,
+            drafting: None,
+            constraint: None,
             rng_counter: 0,
             row: None,
             finished: false,
             injected_fault: None,
+            shares: false,
+            shared_tokens: None,
+            cost: LaneCost::default(),
         }
+    }
+
+    /// The same lane on a sequence that holds the first `fed` prompt tokens already and counts for the first `seeded` (T-78, T-81).
+    ///
+    /// `fed` is `seeded`, or one less when the seed covers the whole prompt.
+    pub(super) fn seeded(mut self, seeded: usize, fed: usize, content: Content) -> Self {
+        self.content = content;
+        self.prefill_end = self.prefill_end.max(seeded);
+        self.fed = fed;
+        self.committed = seeded;
+        self.shares = true;
+        self.cost.seeded_tokens = fed as u64;
+        self
+    }
+
+    /// The same lane, which speculates.
+    pub(super) fn drafting_with(mut self, drafting: impl FnOnce(usize) -> Drafting) -> Self {
+        self.drafting = Some(Box::new(drafting(self.history.capacity())));
+        self
+    }
+
+    /// The same lane with a grammar that it has borrowed.
+    pub(super) fn constrained(mut self, constraint: Option<Box<Constraint>>) -> Self {
+        self.constraint = constraint;
+        self
     }
 
     /// The host's name for it.
@@ -108,9 +156,69 @@ impl Lane {
         self.sequence
     }
 
+    /// What its sequence carries beside tokens.
+    pub(super) fn content(&self) -> Content {
+        self.content
+    }
+
+    /// What its sequence carries, to be changed.
+    pub(super) fn content_mut(&mut self) -> &mut Content {
+        &mut self.content
+    }
+
+    /// Notes that others hold cells of its sequence.
+    pub(super) fn note_sharing(&mut self) {
+        self.shares = true;
+    }
+
+    /// Whether this feed is the first since others held its cells: it may have left them alone with a copied one.
+    pub(super) fn take_sharing(&mut self) -> bool {
+        std::mem::take(&mut self.shares)
+    }
+
     /// How its tokens are picked.
     pub(super) fn recipe(&self) -> &Recipe {
         &self.recipe
+    }
+
+    /// How it speculates, if it does.
+    pub(super) fn drafting(&self) -> Option<&Drafting> {
+        self.drafting.as_deref()
+    }
+
+    /// How it speculates, to be changed, and its committed tokens.
+    pub(super) fn drafting_mut(&mut self) -> Option<(&mut Drafting, &[u32])> {
+        let committed = self.history.get(..self.committed).unwrap_or_default();
+        self.drafting.as_deref_mut().map(|drafting| (drafting, committed))
+    }
+
+    /// The grammar that it has borrowed.
+    pub(super) fn grammar(&self) -> Option<u32> {
+        self.constraint.as_ref().map(|constraint| constraint.handle)
+    }
+
+    /// Makes the mask of the next token known, which [`Lane::request`] hands out. Free while the lane has not moved.
+    pub(super) fn prepare_mask(&mut self) {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.cursor.prepare();
+        }
+    }
+
+    /// How the token after the first `known` known ones is to be picked; ids in `exempt` are not penalised (T-114).
+    pub(super) fn request<'a>(&'a self, known: usize, exempt: &'a [u32]) -> SampleRequest<'a> {
+        let request = self.recipe.request(self.known(0, known), self.draw_position(), exempt);
+        SampleRequest { mask: self.constraint.as_ref().map(|constraint| constraint.cursor.mask()), ..request }
+    }
+
+    /// Moves its grammar over a produced token (T-107); answers whether the text is complete, which it never is without one.
+    ///
+    /// # Errors
+    /// The grammar refuses the token (T-134).
+    pub(super) fn accept(&mut self, token: u32) -> Result<bool, Refused> {
+        match &mut self.constraint {
+            Some(constraint) => constraint.cursor.accept(token),
+            None => Ok(false),
+        }
     }
 
     /// Where it stands.
@@ -173,6 +281,24 @@ impl Lane {
         self.history.get(start..end).unwrap_or_default()
     }
 
+    /// The first `held` committed tokens, as a list that forks share as long as the lane does not move.
+    pub(super) fn share_tokens(&mut self, held: usize) -> Arc<[u32]> {
+        let tokens = self.history.get(..self.committed.min(held)).unwrap_or_default();
+        let last = self.shared_tokens.as_ref().and_then(Weak::upgrade);
+        // Known tokens are never rewritten, so an equal length is an equal list.
+        last.filter(|last| last.len() == tokens.len()).unwrap_or_else(|| {
+            let list: Arc<[u32]> = tokens.into();
+            self.shared_tokens = Some(Arc::downgrade(&list));
+            list
+        })
+    }
+
+    /// The lane's end: its first `len` known tokens.
+    pub(super) fn into_tokens(mut self, len: usize) -> Vec<u32> {
+        self.history.truncate(len);
+        self.history
+    }
+
     /// Position of the next draw (T-119).
     pub(super) fn draw_position(&self) -> u64 {
         self.recipe.rng_base.wrapping_add(self.rng_counter)
@@ -185,11 +311,31 @@ impl Lane {
 
     /// Notes that the sequence now holds the first `fed` known tokens and the lane the first `committed`.
     ///
-    /// Marks never move back, and the caller keeps `fed <= committed <= fed + 1`.
+    /// Marks never move back, and the caller keeps `fed <= committed <= fed + 1`. A sequence that was fed is another one (S-3).
     pub(super) fn advance(&mut self, fed: usize, committed: usize) {
         debug_assert!(self.fed <= fed && self.committed <= committed && fed <= committed && committed <= fed + 1);
+        self.content.generation += u64::from(fed > self.fed);
+        self.count_fed(fed);
         self.fed = fed;
         self.committed = committed;
+    }
+
+    /// Counts the tokens up to `fed` by where in the lane they stand.
+    fn count_fed(&mut self, fed: usize) {
+        let within = |start: usize, end: usize| (fed.clamp(start, end) - self.fed.clamp(start, end)) as u64;
+        self.cost.prefill_tokens += within(0, self.prefill_end);
+        self.cost.replayed_tokens += within(self.prefill_end, self.prompt_len);
+        self.cost.decoded_tokens += within(self.prompt_len, usize::MAX);
+    }
+
+    /// What it has cost, pages left out: only the runtime knows them.
+    pub(super) fn cost(&self) -> LaneCost {
+        self.cost
+    }
+
+    /// What it has cost, to be added to.
+    pub(super) fn cost_mut(&mut self) -> &mut LaneCost {
+        &mut self.cost
     }
 
     /// Commits a produced token, which becomes the pending input (T-75, T-107).
@@ -276,6 +422,29 @@ mod tests {
         lane.produce(4);
         assert_eq!((lane.phase(), lane.row().is_none()), (Phase::Ready, true));
         assert_eq!(lane.draw_position(), 1, "a committed token counts like a drawn one (T-120)");
+    }
+
+    /// T-78, T-81: a seed moves both marks and, past it, the end of prefill.
+    #[test]
+    fn seeded_lane_starts_behind_its_seed() {
+        let content = Content { taint: 1, ..Content::default() };
+        let part = lane(&[1, 2, 3, 4], 0).seeded(2, 2, content);
+        assert_eq!((part.phase(), part.prefilled(), part.content().taint), (Phase::Prefilling, 2, 1));
+        let whole = lane(&[1, 2, 3, 4], 0).seeded(4, 3, content);
+        assert_eq!((whole.phase(), whole.has_pending_input()), (Phase::Ready, true));
+        let tail = lane(&[1, 2, 3, 4], 3).seeded(2, 2, content);
+        assert_eq!((tail.phase(), tail.prefill_end()), (Phase::Replaying, 2), "a seed may reach into the tail");
+    }
+
+    /// S-3.
+    #[test]
+    fn generation_advances_with_every_step_that_feeds() {
+        let mut lane = lane(&[1, 2, 3], 0);
+        assert_eq!(lane.content().generation, 1);
+        lane.advance(2, 3);
+        assert_eq!(lane.content().generation, 2);
+        lane.advance(2, 3);
+        assert_eq!(lane.content().generation, 2, "nothing was fed");
     }
 
     #[test]

@@ -11,12 +11,13 @@
 
 use std::collections::BTreeMap;
 
+use super::draft::Drafting;
 use super::lane::Lane;
 use super::tags::TagMap;
 use crate::runtime::SeqHandle;
 
 /// The slot of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LaneId(u32);
 
 impl LaneId {
@@ -34,6 +35,8 @@ pub(super) struct Lanes {
     index: TagMap<LaneId>,
     /// The lane of each sequence.
     owners: BTreeMap<SeqHandle, LaneId>,
+    /// Sequences of lanes that are gone and that a drafter may keep something for.
+    undrafted: Vec<SeqHandle>,
 }
 
 impl Lanes {
@@ -72,9 +75,9 @@ impl Lanes {
         self.get_mut(self.find(tag)?)
     }
 
-    /// Whether some lane owns this sequence.
-    pub(super) fn owns(&self, sequence: SeqHandle) -> bool {
-        self.owners.contains_key(&sequence)
+    /// The lane that owns this sequence.
+    pub(super) fn owner(&self, sequence: SeqHandle) -> Option<LaneId> {
+        self.owners.get(&sequence).copied()
     }
 
     /// Every lane, in no promised order.
@@ -97,11 +100,19 @@ impl Lanes {
         id
     }
 
+    /// Sequences of lanes that a model drafted for and that are gone, each told once.
+    pub(super) fn drain_undrafted(&mut self) -> impl Iterator<Item = SeqHandle> {
+        self.undrafted.drain(..)
+    }
+
     /// Lets a lane go.
     pub(super) fn remove(&mut self, id: LaneId) -> Option<Lane> {
         let lane = self.slots.get_mut(id.0 as usize)?.take()?;
         self.index.remove(&lane.tag());
         self.owners.remove(&lane.sequence());
+        if lane.drafting().is_some_and(Drafting::asks_drafter) {
+            self.undrafted.push(lane.sequence());
+        }
         self.free.push(id);
         Some(lane)
     }
@@ -124,6 +135,7 @@ mod tests {
         assert_eq!(again, ids[3]);
         assert_eq!(lanes.by_tag(77).map(Lane::sequence), Some(177));
         assert_eq!((lanes.len(), lanes.iter().count()), (10, 10));
-        assert!(lanes.owns(177) && lanes.owns(102) && !lanes.owns(103));
+        assert_eq!(lanes.owner(177), Some(again));
+        assert!(lanes.owner(102).is_some() && lanes.owner(103).is_none());
     }
 }

@@ -1,16 +1,16 @@
 #![forbid(unsafe_code)]
 //! The executor: an [`Engine`](crate::engine::Engine) over any [`Runtime`], one tick at a time.
 //!
-//! A tick is a pipeline. Each stage is a file, and a function from one type to the next:
+//! A tick is a pipeline. Each stage is a file or a folder, and a function from one type to the next:
 //!
 //! ```text
 //!   TickPlan --decode plan--> Decoded --validate--> Valid --reserve--> Reserved
-//!   plan.rs                   validate.rs           reserve.rs            |
+//!   plan.rs                   validate.rs           reserve/              |
 //!                                                                         |  accepted: nothing is refused any more
 //!             .-----------------------------------------------------------'
 //!             v
 //!          settle ----> Settled --prefill--> Prefilled --decode--> Finished --report--> events
-//!          settle.rs             prefill.rs             decode.rs           report.rs
+//!          settle/               prefill.rs             decode.rs           report.rs
 //! ```
 //!
 //! The stages of the first line borrow the engine shared: the compiler sees to it that a refused plan changes nothing (T-3).
@@ -40,12 +40,22 @@
 //! | file | what |
 //! |---|---|
 //! | `lane.rs`, `lanes.rs` | one lane and its phases; all of them by tag |
-//! | `recipe.rs` | how a lane picks its tokens |
+//! | `recipe.rs`, `constraint.rs` | how a lane picks its tokens; the grammar it has borrowed |
 //! | `step.rs` | the one place where sequences grow |
 //! | `replay.rs`, `evaluate.rs` | parts of decode: replayed tails; an answer becomes a token |
+//! | `draft.rs`, `verify.rs` | drafts inside rounds: proposed and fed; picked from and cut back |
+//! | `draft_model.rs` | a second runtime that drafts |
+//! | `speculation.rs` | registered strategies, the gate, the model that drafts |
 //! | `pace.rs` | how long prefill steps may be |
+//! | `sequences.rs` | who owns which sequence, and what it carries from owner to owner |
+//! | `cache.rs`, `checkpoint.rs` | what the prefix cache decides, carried out; copies on runtimes that cannot cut |
+//! | `guests.rs` | sequences of another facade in the same pool |
 //! | `state.rs`, `events.rs` | what a tick leaves behind |
-//! | `engine.rs`, `inspect.rs` | the surface to the host, and to tests |
+//! | `spaces.rs`, `transfers.rs` | what each kind of state allows; state operations at work |
+//! | `trace.rs` | what a timeline is told |
+//! | `capacity.rs` | what the one coordinator is told |
+//! | `adapters.rs`, `capability.rs` | adapters by lane; what the engine says it can do |
+//! | `engine/`, `inspect.rs` | the surface to the host, a file per area; the surface to tests |
 //!
 //! # Invariants
 //! - A lane's tokens depend on its admit and its prompt alone: not on the order of a plan, on other lanes, on the chunking, or
@@ -57,13 +67,23 @@
 //! Lanes per decode step: the runtime's `max_batch`. Tokens per lane: its `max_seq_len`. State: its cells and slots.
 //!
 //! # Not here
-//! Prefix cache and seeds, state operations, grammars, speculation, media: the engine answers that it does not offer them.
+//! Media: the engine answers that it does not offer them.
 //! Prefill and decode run in steps of their own; one step could take both.
 
+mod adapters;
+mod cache;
+mod capability;
+mod capacity;
+mod checkpoint;
+mod constraint;
 mod decode;
+mod departures;
+mod draft;
+mod draft_model;
 mod engine;
 mod evaluate;
 mod events;
+mod guests;
 mod inspect;
 mod lane;
 mod lanes;
@@ -75,31 +95,84 @@ mod replay;
 mod report;
 mod reserve;
 mod run;
+mod sequences;
 mod settle;
+mod spaces;
+mod speculation;
 mod state;
 mod step;
 mod tags;
+mod trace;
+mod transfers;
 mod validate;
+mod verify;
 
 use std::time::Instant;
 
+use crate::capacity::{self as coordinator, Domain, Ledger};
+use crate::grammar::{Grammars, Limits, SharedCompiler};
 use crate::record::view::Memory;
-use crate::record::{StateSpaceDesc, Status, TickPlan};
+use crate::record::{Status, TickPlan};
 use crate::ring::Rings;
-use crate::runtime::{Runtime, SeqHandle};
+use crate::runtime::Runtime;
+use crate::timeline::Timeline;
 
+pub use capability::capability_without_model;
+pub use draft_model::DraftModel;
+use engine::Grant;
 use events::Events;
+pub(crate) use guests::{Chore, Chores, Resident, TickEvents};
 use run::{Job, Run, StepBuffers};
 pub use state::AuditError;
 use state::State;
+
+/// How an executor behaves; the host chooses once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecutorOptions {
+    /// Accepted ticks that a seed lease lives (S-43).
+    pub seed_ttl_ticks: u64,
+    /// Bytes of state operations that a submission, a pump or a tick moves before it goes on (S-90); at least one token moves. With 0 a
+    /// submission moves nothing.
+    pub op_slice_bytes: u64,
+    /// Bytes of entries of the cache on their way to host memory that a pump or a tick copies before it goes on (S-99); at least one token.
+    pub cache_slice_bytes: u64,
+    /// Seal exports with XXH3-64 instead of FNV-1a-64: many times as fast, and read only by engines that take both (S-72).
+    pub op_fast_checksum: bool,
+    /// What grammars may cost.
+    pub grammar_limits: Limits,
+}
+
+impl Default for ExecutorOptions {
+    fn default() -> Self {
+        let grammar_limits = Limits::default();
+        let slice = 4 << 20;
+        Self {
+            seed_ttl_ticks: 64,
+            op_slice_bytes: slice,
+            cache_slice_bytes: slice,
+            op_fast_checksum: false,
+            grammar_limits,
+        }
+    }
+}
 
 /// An engine over a runtime.
 #[derive(Debug)]
 pub struct Executor<R> {
     state: State<R>,
+    /// Opens draft models; none where there are no files.
+    draft_models: Option<Box<dyn crate::speculate::DraftModels>>,
+    grant: Grant,
     events: Events,
-    spaces: [StateSpaceDesc; 1],
     buffers: Buffers,
+    matches: engine::Matches,
+    /// What this engine can do, as JSON.
+    capability: String,
+    /// Why the last registration of a strategy was refused.
+    strategy_refusal: Option<String>,
+    /// Why the last adapter was refused.
+    adapter_refusal: Option<String>,
+    timeline: Option<Box<Timeline>>,
 }
 
 /// Lists that the stages fill anew in every tick; what they hold between ticks means nothing.
@@ -107,17 +180,39 @@ pub struct Executor<R> {
 struct Buffers {
     plan: plan::PlanBuffers,
     valid: validate::ValidBuffers,
-    leaving: Vec<SeqHandle>,
+    reserve: reserve::ReserveBuffers,
     jobs: Vec<Job>,
     steps: StepBuffers,
 }
 
 impl<R: Runtime> Executor<R> {
-    /// An engine without lanes.
+    /// An engine without lanes, with the default options.
     pub fn new(runtime: R) -> Self {
-        let state = State::new(runtime);
-        let spaces = [engine::kv_space(&state.descriptor)];
-        Self { state, events: Events::none(), spaces, buffers: Buffers::default() }
+        Self::with_options(runtime, ExecutorOptions::default())
+    }
+
+    /// An engine without lanes.
+    pub fn with_options(runtime: R, options: ExecutorOptions) -> Self {
+        let state = State::new(runtime, options);
+        let capability = capability::capability(&state.descriptor, state.runtime.lists_vocabulary());
+        Self {
+            state,
+            draft_models: None,
+            grant: Grant::default(),
+            events: Events::none(),
+            buffers: Buffers::default(),
+            matches: engine::Matches::default(),
+            capability,
+            strategy_refusal: None,
+            adapter_refusal: None,
+            timeline: None,
+        }
+    }
+
+    /// Shares the compiler of grammars with other engines of the same vocabulary and limits. Called before there is a grammar.
+    pub fn with_grammar_compiler(mut self, compiler: SharedCompiler) -> Self {
+        self.state.grammars = Grammars::new(self.state.options.grammar_limits.clone(), compiler);
+        self
     }
 
     /// Runs one plan: the pipeline of the module's picture.
@@ -126,19 +221,61 @@ impl<R: Runtime> Executor<R> {
         if self.state.broken {
             return Err(Status::Fatal);
         }
-        let Self { state, events, buffers, .. } = self;
+        let Self { state, events, buffers, timeline, .. } = self;
 
         let decoded = plan::decode(plan, memory, &state.lanes, &mut buffers.plan)?;
+        validate::check_header(&decoded, state)?;
+        state.sweep_leases();
         let valid = validate::validate(decoded, state, rings, &mut buffers.valid)?;
-        let reserved = reserve::reserve(valid, state, &mut buffers.leaving)?;
+        let reserved = reserve::reserve(valid, state, &mut buffers.reserve)?;
 
         let partial_emit = reserved.partial_emit();
-        let mut run = Run { state, rings, events, steps: &mut buffers.steps, partial_emit };
+        let claimed = reserved.claimed;
+        state.draft_cells = reserved.draft_cells;
+        let timeline = timeline.as_deref_mut();
+        let mut run = Run { state, rings, events, steps: &mut buffers.steps, partial_emit, timeline };
+        run.trace_start(started);
         let outcome = settle::settle(reserved, &mut buffers.jobs, &mut run)
+            .inspect(|_| run.trace_phase("settle"))
             .and_then(|settled| prefill::prefill(settled, &mut run))
+            .inspect(|_| run.trace_phase("prefill"))
             .and_then(|prefilled| decode::decode(prefilled, &mut run))
+            .inspect(|_| run.trace_phase("decode"))
             .map(|finished| report::report(finished, started, &mut run));
         run.state.broken = outcome.is_err();
+        // A run has ended, and its scratch memory is free again, whether or not it went well (X-21).
+        run.state.restate(&claimed, Domain::Workspace.bit() | Domain::Flight.bit());
+        if outcome.is_err() {
+            run.state.ledger.close();
+        }
         Ok(outcome?)
+    }
+
+    /// The coordinator of this core, for whoever claims beside the ticks; as long as there is another holder, ticks claim what they need.
+    pub fn ledger(&self) -> &Ledger {
+        &self.state.ledger
+    }
+
+    /// What a coordinator of a core with this runtime counts; bytes that never change are not among it.
+    pub fn limits(&self) -> coordinator::Limits {
+        capacity::limits(&self.state.descriptor)
+    }
+
+    /// Counts on this coordinator instead of one of its own. Called before there is a lane.
+    pub fn with_ledger(mut self, ledger: Ledger) -> Self {
+        self.state.ledger = ledger;
+        self.state.restate(&coordinator::NOTHING, 0);
+        self
+    }
+
+    /// Leaves whom a call has made ready to its caller, who wakes them when it holds no lock (X-26).
+    pub fn waking_later(mut self) -> Self {
+        self.state.wakes_later = true;
+        self
+    }
+
+    /// Those who waited for what the last calls gave back.
+    pub fn take_woken(&mut self) -> coordinator::Woken {
+        std::mem::take(&mut self.state.woken)
     }
 }

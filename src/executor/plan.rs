@@ -32,6 +32,8 @@ pub(super) struct Party {
     pub(super) prefill: Option<u32>,
     pub(super) decode: Option<u32>,
     pub(super) retire: Option<u32>,
+    /// Its admit found no certificate: the other records of the tag are ignored.
+    pub(super) rejected: bool,
     /// Where the lane stands, once validation has found it or an admit has described it.
     pub(super) standing: Option<Standing>,
 }
@@ -62,6 +64,18 @@ pub(super) struct Header {
     pub(super) prefill_token_budget: u32,
     pub(super) max_decode_lanes: u32,
     pub(super) partial_emit: Option<PartialEmit>,
+    pub(super) eviction: EvictionPolicy,
+}
+
+/// What the plan lets go of the cache (T-68).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EvictionPolicy {
+    /// `CACHE_CLASS_*` bits.
+    pub(super) classes: u64,
+    /// Bytes of the cache that stay.
+    pub(super) quota_bytes: u64,
+    /// Most bytes to evict.
+    pub(super) max_bytes: u64,
 }
 
 /// A plan whose structure is sound.
@@ -125,6 +139,11 @@ pub(super) fn decode<'s>(
         prefill_token_budget: plan.prefill_token_budget,
         max_decode_lanes: plan.max_decode_lanes,
         partial_emit: plan.partial_emit(),
+        eviction: EvictionPolicy {
+            classes: plan.shed_policy.evictable_cache_classes,
+            quota_bytes: plan.shed_policy.protected_quota_bytes,
+            max_bytes: plan.shed_policy.max_evict_bytes,
+        },
     };
     let PlanBuffers { admits, commits, prefills, decodes, retires, parties, .. } = buffers;
     Ok(Decoded { header, admits, commits, prefills, decodes, retires, parties })
@@ -213,7 +232,17 @@ impl Parties<'_> {
 
 impl Party {
     fn new(tag: u64, lane: Option<LaneId>) -> Self {
-        Self { tag, lane, admit: None, commit: None, prefill: None, decode: None, retire: None, standing: None }
+        Self {
+            tag,
+            lane,
+            admit: None,
+            commit: None,
+            prefill: None,
+            decode: None,
+            retire: None,
+            rejected: false,
+            standing: None,
+        }
     }
 }
 

@@ -77,13 +77,16 @@ fn choose_sync<R: Runtime>(run: &mut Run<'_, R>) {
 fn run_chunks<R: Runtime>(settled: &mut Settled<'_>, run: &mut Run<'_, R>) -> Result<(u64, bool), Fatal> {
     let mut cursor = Cursor::default();
     let mut tokens = 0;
+    let mut due = Vec::new();
     loop {
         let filled = fill_step(settled, &mut cursor, run)?;
         if run.steps.portions.is_empty() {
             return Ok((tokens, false));
         }
+        run.checkpoints_due(&mut due)?;
         if run.step(settled.jobs)? {
             tokens += filled;
+            run.checkpoint(&due, &mut settled.spare_cells);
         }
         let Run { state, rings, events, .. } = &mut *run;
         let mut rest = unrun(settled, cursor, &state.lanes).peekable();

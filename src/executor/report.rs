@@ -1,10 +1,12 @@
 #![forbid(unsafe_code)]
-//! Stage 7, report: emits, counters and the record that holds it all (T-140 .. T-147).
+//! Stage 7, report: emits, a slice of the state operations, counters and the record that holds it all (T-140 .. T-147).
 
 use std::time::Instant;
 
 use super::decode::Finished;
+use super::lane::Lane;
 use super::run::{Job, Run};
+use super::state::State;
 use crate::record::constant::{fault, tick_status};
 use crate::record::view::Plain;
 use crate::record::{LaneEmit, RingRef, SpecStats, TickMemCounters, TickTimings, TokenRef};
@@ -15,13 +17,18 @@ pub(super) fn report<R: Runtime>(finished: Finished<'_>, started: Instant, run: 
     for job in finished.jobs {
         emit(job, run);
     }
+    let State { lanes, speculation, .. } = &mut *run.state;
+    speculation.forget(lanes.drain_undrafted());
     run.events.forget_logprobs_of_faulted();
+    run.state.run_ops();
+    run.state.transfers.ops.report(&mut run.events.op_completions);
     let status = match (run.events.faults.is_empty(), run.events.shed_entries.is_empty()) {
         (false, _) => tick_status::LANE_ERRORS,
         (true, false) => tick_status::SHED,
         (true, true) => tick_status::OK,
     };
     let mem = memory(run);
+    run.trace_events(started, finished.plan_seq, status, &mem);
     let timings = TickTimings {
         wall_ns: u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         prefill_ns: finished.prefill_ns,
@@ -41,7 +48,7 @@ fn emit<R: Runtime>(job: &Job, run: &mut Run<'_, R>) {
         n_tokens: 0,
         finish: job.finish,
         logits_row: RingRef::zeroed(),
-        spec: SpecStats::zeroed(),
+        spec: spec_stats(job, lane),
     };
     if lane.recipe().is_host() {
         emit.logits_row = lane.row().unwrap_or(RingRef::zeroed());
@@ -57,16 +64,22 @@ fn emit<R: Runtime>(job: &Job, run: &mut Run<'_, R>) {
     run.events.emits.push(emit);
 }
 
+/// What became of the lane's drafts; all zero when it drafted nothing (T-130).
+fn spec_stats(job: &Job, lane: &Lane) -> SpecStats {
+    let cert_id = lane.drafting().filter(|_| job.proposed > 0).map_or(0, |drafting| drafting.cert_id);
+    SpecStats { proposed: job.proposed, accepted: job.accepted, cert_id_in_effect: cert_id, ..SpecStats::zeroed() }
+}
+
 /// Memory at the end of the tick, in pages where the record says so (T-145).
 fn memory<R: Runtime>(run: &Run<'_, R>) -> TickMemCounters {
     let counters = run.state.runtime.mem_counters();
     let page = u64::from(run.state.descriptor.page_size_tokens.max(1));
     TickMemCounters {
         allocated_bytes: counters.allocated_bytes,
-        host_retained_bytes: 0,
+        host_retained_bytes: run.state.cache.host_bytes() + run.state.transfers.ops.retained_bytes(),
         pool_blocks_total: counters.cells_total / page,
         pool_blocks_used: counters.cells_used / page,
-        pool_bytes_evictable: 0,
+        pool_bytes_evictable: run.state.cache.evictable_bytes(),
         tentative_bytes: 0,
     }
 }

@@ -6,10 +6,14 @@
 use super::events::Events;
 use super::lanes::LaneId;
 use super::state::State;
+use crate::capacity::Domain;
+use crate::record::constant::fault;
 use crate::record::{LaneFault, PartialEmit, Status};
 use crate::ring::Rings;
 use crate::runtime::{Answers, Feed, Runtime};
 use crate::sample::Scratch;
+use crate::speculate::{Ask, DRAFT_MAX};
+use crate::timeline::Timeline;
 
 /// The runtime or the engine is broken: the tick ends without events (T-136).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,16 +32,23 @@ pub(super) struct Run<'t, R> {
     pub(super) events: &'t mut Events,
     pub(super) steps: &'t mut StepBuffers,
     pub(super) partial_emit: Option<PartialEmit>,
+    /// Where the tick is recorded, if it is.
+    pub(super) timeline: Option<&'t mut Timeline>,
 }
 
 /// A decode record at work.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Job {
     pub(super) tag: u64,
     /// The lane; nothing lies there once it has faulted.
     pub(super) lane: LaneId,
     /// Tokens that may still be spent.
     pub(super) grant_left: u32,
+    /// Tokens by which accepted drafts may exceed the grant (T-129).
+    pub(super) overshoot_left: u32,
+    /// Drafted tokens that were verified, and how many of them were right (T-130).
+    pub(super) proposed: u32,
+    pub(super) accepted: u32,
     /// Where the tokens of this tick begin in what the lane knows.
     pub(super) emit_from: usize,
     /// `FINISH_*`.
@@ -71,6 +82,13 @@ pub(super) struct StepBuffers {
     /// Jobs that still want tokens.
     pub(super) active: Vec<usize>,
     pub(super) scratch: Scratch,
+    /// Questions to the drafter, and its answers.
+    pub(super) asks: Vec<Ask<'static>>,
+    pub(super) drafts: Vec<([u32; DRAFT_MAX], usize)>,
+    /// Whether a draft was verified in this tick.
+    pub(super) drafted: bool,
+    /// Lanes whose grammar failed in this round's evaluation (T-134).
+    pub(super) struck: Vec<LaneId>,
 }
 
 /// What one lane takes from one step.
@@ -93,8 +111,11 @@ impl<R: Runtime> Run<'_, R> {
     /// The lane and its sequence are gone, its tag is marked, and one record says so. A lane that is gone already stays so.
     pub(super) fn fault(&mut self, lane: LaneId, code: u32) {
         let Some(lane) = self.state.lanes.remove(lane) else { return };
-        self.state.runtime.seq_free(lane.sequence());
+        self.state.take_back(&lane);
+        self.state.free_sequence(lane.sequence());
         self.state.faulted.insert(lane.tag());
-        self.events.faults.push(LaneFault { lane_tag: lane.tag(), code, _pad0: 0, detail: 0 });
+        // What was short is told; a step that was reserved lacks nothing but pages.
+        let detail = if code == fault::OOM_TENTATIVE { u64::from(Domain::Blocks.code()) } else { 0 };
+        self.events.faults.push(LaneFault { lane_tag: lane.tag(), code, _pad0: 0, detail });
     }
 }
