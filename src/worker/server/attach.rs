@@ -1,0 +1,160 @@
+#![forbid(unsafe_code)]
+//! What the host attaches: rings, control words, buffers (W-31 .. W-41).
+//!
+//! # Invariants
+//! - The rings are live together or not at all, and each is attached once.
+//! - A buffer is named by the host's number; an operation that writes to it keeps it mapped until its end is told.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use super::{Request, ServeError, ServerOptions, WorkerServer};
+use crate::engine::Engine;
+use crate::record::RingDesc;
+use crate::record::constant::{control, ring_kind, ring_role};
+use crate::ring::{ControlWords, SharedRing, SharedRings, segment_bytes};
+use crate::worker::memory::SharedMemory;
+use crate::worker::message::Message;
+use crate::worker::payload::{BufAttach, RingAck, RingAttach, RingKind, RingSpec};
+use crate::worker::socket::receive_descriptor;
+
+/// The tag that comes with the control segment.
+const CONTROL_TAG: u64 = 0xC0;
+
+/// Everything that the host has attached.
+#[derive(Debug)]
+pub(super) struct Attached {
+    descriptors: OwnedFd,
+    descriptor_limit: Duration,
+    specs: [RingSpec; 3],
+    /// Rings that wait for the others.
+    waiting: Vec<SharedRing>,
+    live: bool,
+    rings: SharedRings,
+    buffers: HashMap<u64, SharedMemory>,
+}
+
+impl Attached {
+    pub(super) fn new(options: &ServerOptions, descriptors: OwnedFd) -> Self {
+        Self {
+            descriptors,
+            descriptor_limit: options.descriptor_limit,
+            specs: options.ring_specs(),
+            waiting: Vec::new(),
+            live: false,
+            rings: SharedRings::new(),
+            buffers: HashMap::new(),
+        }
+    }
+
+    /// Whether all three rings are there.
+    pub(super) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    pub(super) fn rings(&self) -> &SharedRings {
+        &self.rings
+    }
+
+    pub(super) fn rings_mut(&mut self) -> &mut SharedRings {
+        &mut self.rings
+    }
+
+    pub(super) fn buffer_of(&self, id: u64) -> Option<&SharedMemory> {
+        self.buffers.get(&id)
+    }
+
+    /// Forgets a buffer; one that is not known is nothing to forget (W-41).
+    pub(super) fn release(&mut self, id: u64) {
+        self.buffers.remove(&id);
+    }
+
+    /// The next descriptor, mapped: `bytes` of an object that has them (W-33).
+    fn receive(&self, what: &'static str, tag: u64, bytes: u64) -> Result<SharedMemory, ServeError> {
+        let received = receive_descriptor(self.descriptors.as_fd(), self.descriptor_limit);
+        let (got, descriptor) = received.map_err(|error| ServeError::Descriptor { what, error })?;
+        let wrong = |reason: String| ServeError::Attach { what, reason };
+        if got != tag {
+            return Err(wrong(format!("tag {got} came for {tag}")));
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| wrong(format!("{bytes} bytes cannot be mapped")))?;
+        SharedMemory::map(descriptor, bytes).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Maps a buffer, in place of one with the same number (W-40).
+    pub(super) fn buffer(&mut self, attach: &BufAttach) -> Result<(), ServeError> {
+        let memory = self.receive("buffer", attach.buf_id, attach.len)?;
+        self.buffers.insert(attach.buf_id, memory);
+        Ok(())
+    }
+
+    /// Opens an announced ring (W-34). The engine is asked before anything counts as attached.
+    fn ring(
+        &mut self,
+        attach: &RingAttach,
+        accept: &mut dyn FnMut(&RingDesc) -> Result<(), crate::record::Status>,
+    ) -> Result<(), ServeError> {
+        let what = "ring";
+        let wrong = |reason: String| ServeError::Attach { what, reason };
+        let id = attach.ring_id;
+        let spec = self.specs.iter().find(|spec| spec.ring_id == id);
+        let spec = spec.ok_or_else(|| wrong(format!("no ring {id} was offered")))?;
+        if attach.layout != *spec {
+            return Err(wrong(format!("another layout than ring {id} was offered with")));
+        }
+        if self.live || self.waiting.iter().any(|ring| ring.id() == id) {
+            return Err(wrong(format!("ring {id} is attached")));
+        }
+        let layout = |error| ServeError::Layout { what, error };
+        let bytes = segment_bytes(spec.slots, spec.slot_bytes).map_err(layout)?;
+        let memory = self.receive(what, id.into(), bytes as u64)?;
+        let kind = match spec.kind {
+            RingKind::Tokens => ring_kind::TOKENS,
+            RingKind::Logits => ring_kind::LOGITS,
+        };
+        let reads = id == crate::record::constant::ring_id::TOKENS_IN;
+        let desc = RingDesc {
+            struct_size: size_of::<RingDesc>() as u64,
+            ring_id: id,
+            kind,
+            role: if reads { ring_role::ENGINE_READS } else { ring_role::ENGINE_WRITES },
+            slots: spec.slots,
+            slot_bytes: spec.slot_bytes,
+            _pad0: 0,
+            base: memory.mapping().base(),
+            len: bytes as u64,
+        };
+        let ring = SharedRing::open(&desc, memory.mapping()).map_err(layout)?;
+        accept(&desc).map_err(|status| wrong(status.to_string()))?;
+        self.waiting.push(ring);
+        if self.waiting.len() == self.specs.len() {
+            self.rings.attach(self.waiting.drain(..));
+            self.live = true;
+        }
+        Ok(())
+    }
+
+    /// Opens announced control words, in place of those before (W-37).
+    fn control(&mut self, bytes: u32) -> Result<(), ServeError> {
+        let what = "control segment";
+        let needed = u64::from(bytes).max(control::BYTES as u64);
+        let memory = self.receive(what, CONTROL_TAG, needed)?;
+        let words = ControlWords::open(memory.mapping()).map_err(|error| ServeError::Layout { what, error })?;
+        self.rings.attach_control(words);
+        Ok(())
+    }
+}
+
+impl<E: Engine + ?Sized> WorkerServer<E> {
+    pub(super) fn attach_ring(&mut self, request: Request, attach: RingAttach) -> Result<(), ServeError> {
+        self.attached.ring(&attach, &mut |desc| self.engine.attach_ring(desc))?;
+        let ack = RingAck { ring_id: attach.ring_id, generation_base: 1 };
+        self.link.reply(request.seq, &Message::RingAck(ack))
+    }
+
+    pub(super) fn attach_control(&mut self, request: Request, bytes: u32) -> Result<(), ServeError> {
+        self.attached.control(bytes)?;
+        self.link.reply(request.seq, &Message::ControlAck(bytes))
+    }
+}
