@@ -254,6 +254,10 @@
 #define ICTUS_DEVICE_CPU 0u
 #define ICTUS_DEVICE_CUDA 1u
 
+/* ARITHMETIC */
+#define ICTUS_ARITHMETIC_EXACT 0u
+#define ICTUS_ARITHMETIC_FAST 1u
+
 /* KV_TYPE */
 #define ICTUS_KV_DEFAULT 0u
 #define ICTUS_KV_F16 1u
@@ -267,18 +271,103 @@
 /* CHAT_FLAG */
 #define ICTUS_CHAT_GENERATION_PROMPT 1u
 
+/* DRIVER_FLAG */
+#define ICTUS_DRIVER_THREAD 1u
+
+/* REQUEST_FLAG */
+#define ICTUS_REQUEST_NO_PUBLISH 1u
+#define ICTUS_REQUEST_BEST_EFFORT 2u
+
+/* DRIVER_PROGRESS */
+#define ICTUS_DRIVER_IDLE 0u
+#define ICTUS_DRIVER_WORKED 1u
+#define ICTUS_DRIVER_STALLED 2u
+
+/* DRIVER_EVENT */
+#define ICTUS_EVENT_NONE 0u
+#define ICTUS_EVENT_STARTED 1u
+#define ICTUS_EVENT_TOKENS 2u
+#define ICTUS_EVENT_FINISHED 3u
+
+/* DRIVER_FINISH */
+#define ICTUS_DRIVER_FINISH_NONE 0u
+#define ICTUS_DRIVER_FINISH_END_TOKEN 1u
+#define ICTUS_DRIVER_FINISH_STOP_TOKEN 2u
+#define ICTUS_DRIVER_FINISH_STOP_STRING 3u
+#define ICTUS_DRIVER_FINISH_GRAMMAR 4u
+#define ICTUS_DRIVER_FINISH_MAX_TOKENS 5u
+#define ICTUS_DRIVER_FINISH_CONTEXT_FULL 6u
+#define ICTUS_DRIVER_FINISH_CANCELLED 7u
+#define ICTUS_DRIVER_FINISH_DEADLINE 8u
+#define ICTUS_DRIVER_FINISH_FAULT 9u
+#define ICTUS_DRIVER_FINISH_FAILED 10u
+#define ICTUS_DRIVER_FINISH_CLOSED 11u
+
+/* CLAIM */
+#define ICTUS_CLAIMS_TEMPERATURE 1u
+#define ICTUS_CLAIMS_TOP_P 2u
+#define ICTUS_CLAIMS_MIN_P 4u
+#define ICTUS_CLAIMS_REPETITION_PENALTY 8u
+#define ICTUS_CLAIMS_TOP_K 16u
+#define ICTUS_CLAIMS_DO_SAMPLE 32u
+
+/* DOMAIN */
+#define ICTUS_DOMAIN_UNSPECIFIED 0u
+#define ICTUS_DOMAIN_SLOTS 1u
+#define ICTUS_DOMAIN_BLOCKS 2u
+#define ICTUS_DOMAIN_WORKSPACE 3u
+#define ICTUS_DOMAIN_HOST_EXPORT 4u
+#define ICTUS_DOMAIN_BUDGET 5u
+#define ICTUS_DOMAIN_DEVICE 6u
+#define ICTUS_DOMAIN_FLIGHT 7u
+
+/* REMEDY */
+#define ICTUS_REMEDY_WAIT 0u
+#define ICTUS_REMEDY_GROW 1u
+#define ICTUS_REMEDY_RECOMPUTE 2u
+#define ICTUS_REMEDY_QUIESCE 3u
+
+/* LACK */
+#define ICTUS_LACK_FIT 0u
+#define ICTUS_LACK_NOW 1u
+#define ICTUS_LACK_GROWTH 2u
+#define ICTUS_LACK_NEVER 3u
+
 /* TOKEN */
 #define ICTUS_NO_TOKEN 4294967295u
 
 
+// What an `ictus_driver_t` points to: nothing that C could look at.
+typedef struct ictus_driver ictus_driver;
+
 // What an `ictus_sequence_t` points to: nothing that C could look at.
 typedef struct ictus_sequence ictus_sequence;
+
+// What an `ictus_wait_t` points to: nothing that C could look at.
+typedef struct ictus_wait ictus_wait;
 
 // 0 or one of `ICTUS_REJECT_*`, `ICTUS_ERR_*`, `ICTUS_NEEDS_REPLAN`, `ICTUS_EBUSY`.
 typedef int32_t ictus_status;
 
 // Handle of a model: an opened model file with an engine of its own, or an engine that a Rust host brought. NULL is none.
 typedef void *ictus_model_t;
+
+// Handle of a sequence. NULL is none.
+typedef ictus_sequence *ictus_sequence_t;
+
+// Reference to one token-ring slot.
+typedef struct {
+    // Ring the slot belongs to (`RING_ID_*`).
+    uint32_t ring_id;
+    // Slot number.
+    uint32_t index;
+    // Number of ids the payload must hold.
+    uint32_t count;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // Generation the slot must carry; 0 never matches.
+    uint64_t generation;
+} ictus_token_ref_t;
 
 // A `(pointer, count, stride)` view of a list of records (A-10 .. A-15).
 typedef struct {
@@ -289,6 +378,14 @@ typedef struct {
     // The writer's record size in bytes: the stride, not the reader's size.
     uint32_t elem_size;
 } ictus_array_t;
+
+// Answer to a prefix match.
+typedef struct {
+    // Size of this record in bytes.
+    uint64_t struct_size;
+    // ictus_space_match_t records.
+    ictus_array_t spaces;
+} ictus_match_result_t;
 
 // What the engine may give up to make room.
 typedef struct {
@@ -301,6 +398,264 @@ typedef struct {
     // Most cache bytes this plan may evict.
     uint64_t max_evict_bytes;
 } ictus_shed_policy_t;
+
+// What was seen of the epochs of a model. Data without authority: it can be copied, kept and compared.
+typedef struct {
+    // The coordinator that it is of; never 0.
+    uint64_t core;
+    // The epoch that was seen of each domain, from `ICTUS_DOMAIN_SLOTS` on.
+    uint64_t seen[7];
+    // Operations that had freed something; for audits only.
+    uint64_t released;
+    // Publications of growth until then.
+    uint64_t resized;
+    // The domains that it watches: bit `ICTUS_DOMAIN_* - 1` of each.
+    uint32_t watch;
+    // Zero.
+    uint32_t _pad0;
+} ictus_ticket_t;
+
+// The level of memory at one moment: bytes, but for the three that count pages.
+typedef struct {
+    // The reader's size of this record in bytes; at least 112.
+    uint64_t struct_size;
+    // Bytes that the device has.
+    uint64_t capacity;
+    // Bytes that may be claimed.
+    uint64_t usable;
+    // Bytes that all cores of the device account have claimed.
+    uint64_t device_claimed;
+    // Bytes that this core has claimed.
+    uint64_t own_claimed;
+    // Bytes that never change.
+    uint64_t static_bytes;
+    // Bytes of the pool and of arenas.
+    uint64_t resident;
+    // Bytes of those that nobody uses.
+    uint64_t resident_free;
+    // Bytes that an attempt to grow has claimed and not published.
+    uint64_t growing;
+    // Bytes that are never handed out again.
+    uint64_t quarantined;
+    // Bytes of a page.
+    uint64_t block_size;
+    // Pages that are installed.
+    uint64_t blocks_total;
+    // Pages on the free list.
+    uint64_t blocks_free;
+    // Pages that only cached state holds which may be evicted.
+    uint64_t blocks_evictable;
+} ictus_memory_t;
+
+// One domain that is short.
+typedef struct {
+    // Units that have to be free.
+    uint64_t need;
+    // Units that are free.
+    uint64_t free;
+    // Units that are installed.
+    uint64_t total;
+    // Units that can be installed; `UINT64_MAX` is without bound.
+    uint64_t max;
+    // `ICTUS_DOMAIN_*`.
+    uint32_t domain;
+    // `ICTUS_LACK_*`.
+    uint32_t lack;
+} ictus_shortfall_t;
+
+// Why something does not fit now.
+typedef struct {
+    // The reader's size of this record in bytes; at least 400.
+    uint64_t struct_size;
+    // Watches exactly the domains that are short; nothing where waiting never helps.
+    ictus_ticket_t ticket;
+    // The domains that are short; the first `n_short` count.
+    ictus_shortfall_t short_of[7];
+    // Proof of growth: the ticket's `resized` of the last publication that helped; else 0.
+    uint64_t grew;
+    // Items of a batch that would have fitted together, from the first one.
+    uint32_t fits;
+    // `ICTUS_REMEDY_*`.
+    uint32_t remedy;
+    // How many domains are short.
+    uint32_t n_short;
+    // Zero.
+    uint32_t _pad0;
+} ictus_blocked_t;
+
+// Handle of a wait. NULL is none.
+typedef ictus_wait *ictus_wait_t;
+
+// What a host may choose when it makes a driver. Zero in a field means its default.
+typedef struct {
+    // The writer's size of this record in bytes; at least 72.
+    uint64_t struct_size;
+    // How long the prompts of a tick may take while others decode, in nanoseconds; 0 is 200 ms, `UINT64_MAX` no limit.
+    uint64_t tick_target_ns;
+    // Waiting time that is worth one level of priority, in nanoseconds; 0 is one second.
+    uint64_t ageing_ns;
+    // Bytes of the prefix cache that no plan may evict.
+    uint64_t protected_cache_bytes;
+    // Bit set of `ICTUS_DRIVER_*`.
+    uint32_t flags;
+    // Requests that run at once, at most 4096; 0 is 64. A model that takes fewer lowers it.
+    uint32_t max_lanes;
+    // Tokens of one tick, at most 2^20; 0 is 512.
+    uint32_t tick_tokens;
+    // Requests that may wait; 0 is 1024.
+    uint32_t queue_limit;
+    // Room for this many tokens is kept for each running request when another one is started; 0 is 64.
+    uint32_t reserve_tokens;
+    // A cached prefix shorter than this is computed again; 0 is 16.
+    uint32_t seed_min_tokens;
+    // A request waits for the same prefix of another one when it is this long; 0 is 64, `UINT32_MAX` never waits.
+    uint32_t share_min_tokens;
+    // Tokens granted to a lane in a tick, at most 4096; 0 is 1.
+    uint16_t decode_tokens;
+    // Tokens of a replayed tail that a lane feeds in a tick, at most 4096; 0 is 8.
+    uint16_t replay_tokens;
+    // How far accepted draft tokens may exceed a grant; 0 is 8.
+    uint16_t draft_overshoot;
+    // Zero; readers ignore it.
+    uint16_t _pad0[3];
+} ictus_driver_options_t;
+
+// Handle of a driver. NULL is none.
+typedef ictus_driver *ictus_driver_t;
+
+// How a lane picks its tokens (T-112 .. T-118).
+typedef struct {
+    // At most 0 means greedy.
+    float temperature;
+    // Nucleus mass; 1.0 is off, 0.0 keeps only the top token.
+    float top_p;
+    // Smallest kept probability relative to the best; 0 is off.
+    float min_p;
+    // Number of candidates kept; 0 is off.
+    uint32_t top_k;
+    // Subtracted per occurrence in the penalty window; 0 is off.
+    float freq_penalty;
+    // Subtracted once for a token in the penalty window; 0 is off.
+    float presence_penalty;
+    // Divides positive and multiplies other logits of seen tokens; 0 means 1.0, off.
+    float repeat_penalty;
+    // Bit set of `SAMPLING_FLAG_*`.
+    uint32_t flags;
+} ictus_sampling_params_t;
+
+// A request. Zero in a field means its default; one of the two prompts is needed.
+typedef struct {
+    // The writer's size of this record in bytes; at least 200.
+    uint64_t struct_size;
+    // The prompt as tokens; NULL when it is a text.
+    const uint32_t *prompt_tokens;
+    // Their number.
+    uint64_t n_prompt_tokens;
+    // The prompt as UTF-8; NULL when it is tokens.
+    const char *prompt_text;
+    // Its bytes; it needs no NUL.
+    uint64_t prompt_bytes;
+    // Most tokens of the answer; 0 is 256.
+    uint64_t max_tokens;
+    // Position of the first draw; nearby positions give overlapping draws.
+    uint64_t rng_counter_base;
+    // Ends the request when it has not finished this long after it was submitted, in nanoseconds; 0 is never.
+    uint64_t deadline_ns;
+    // Texts that end the answer: NUL-terminated, up to 64 of up to 4096 bytes. Neither they nor what follows is text of the answer.
+    const char *const *stop_strings;
+    // Their number.
+    uint64_t n_stop_strings;
+    // Tokens that end the answer.
+    const uint32_t *stop_tokens;
+    // Their number.
+    uint64_t n_stop_tokens;
+    // Tokens whose logits are changed.
+    const uint32_t *bias_tokens;
+    // What is added to each.
+    const float *bias_values;
+    // Their number.
+    uint64_t n_bias;
+    // JSON schema that shapes the answer, NUL-terminated; NULL is none.
+    const char *grammar_schema;
+    // Structural tag document that shapes the answer, NUL-terminated; NULL is none.
+    const char *grammar_tags;
+    // Adapter of the model; 0 is none.
+    uint64_t adapter;
+    // How tokens are picked: greedily at temperature 0, drawn above it. Its `flags` as in an admit.
+    ictus_sampling_params_t params;
+    // Grammar of the model that shapes the answer; 0 is none. It serves one unfinished request at a time.
+    uint32_t grammar_handle;
+    // Speculation strategy by its slot; 0 is none.
+    uint32_t strategy_slot;
+    // Higher is served sooner; from -32768 to 32767.
+    int32_t priority;
+    // 0 for no log-probabilities, k + 1 for k alternatives per token, at most 20.
+    uint32_t want_logprobs;
+    // How a text prompt is encoded and the answer shown (`ICTUS_TEXT_*`).
+    uint32_t text_flags;
+    // Bit set of `ICTUS_REQUEST_*`.
+    uint32_t flags;
+} ictus_request_t;
+
+// Something that happened to a request. What the other kinds have is 0.
+typedef struct {
+    // The reader's size of this record in bytes; at least 144.
+    uint64_t struct_size;
+    // The request.
+    uint64_t request;
+    // `ICTUS_EVENT_*`.
+    uint32_t kind;
+    // Why the request is over (`ICTUS_DRIVER_FINISH_*`).
+    uint32_t finish;
+    // What the engine said of a request that failed; else 0.
+    int32_t status;
+    // The stop token, the place of the stop string, or the fault code.
+    uint32_t detail;
+    // Tokens of this event.
+    uint64_t n_tokens;
+    // Bytes of text of this event, without the NUL that follows.
+    uint64_t text_bytes;
+    // Log-probabilities of this event.
+    uint64_t n_logprobs;
+    // Tokens that came from the prefix cache.
+    uint64_t cached_tokens;
+    // From submission to its first admission, in nanoseconds; `UINT64_MAX` when it never ran.
+    uint64_t queued_ns;
+    // From submission to its first token; `UINT64_MAX` when there was none.
+    uint64_t first_token_ns;
+    // From submission to its end.
+    uint64_t total_ns;
+    // Tokens of its prompt.
+    uint64_t prompt_tokens;
+    // Tokens of its answer.
+    uint64_t answer_tokens;
+    // Prompt tokens that were computed.
+    uint64_t prefill_tokens;
+    // Tokens of its answer that were fed again after a preemption.
+    uint64_t replayed_tokens;
+    // Draft tokens proposed.
+    uint64_t drafted_tokens;
+    // Draft tokens kept.
+    uint64_t accepted_tokens;
+    // How often it gave its place up.
+    uint32_t preemptions;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+} ictus_driver_event_t;
+
+// Log-probabilities of one emitted token (T-122).
+typedef struct {
+    // The lane.
+    uint64_t lane_tag;
+    // Natural logarithm of the probability of the token.
+    float logprob;
+    // Number of alternatives.
+    uint32_t n_top;
+    // Their ids, best first.
+    uint32_t top_ids[20];
+    // Their log-probabilities, descending.
+    float top_logprobs[20];
+} ictus_lane_logprob_t;
 
 // Told one line: its level (`ICTUS_LOG_*`) and its text, which is valid for this call only.
 //
@@ -329,7 +684,8 @@ typedef struct {
     uint32_t device;
     // Threads that compute, the caller's among them; at most 256. 0 is one per processor.
     uint32_t threads;
-    // Element type of cached keys and values (`ICTUS_KV_*`). 0 is single precision, which rounds nothing.
+    // Element type of cached keys and values (`ICTUS_KV_*`). 0 is single precision, which rounds nothing, for exact arithmetic
+    // and half precision for fast.
     uint32_t kv_type;
     // Tokens per page: a power of two up to 1024; 0 is 16.
     uint32_t page_size_tokens;
@@ -352,13 +708,49 @@ typedef struct {
     void (*on_log)(void *user, uint32_t level, const char *text);
     // Passed to `on_log` unchanged.
     void *log_user;
+    // Bytes that the model may take, weights and all; 0 is no bound. Where `context_tokens` or `pool_tokens` is 0 it follows from the
+    // budget; a plan that exceeds the budget all the same is refused.
+    uint64_t memory_budget_bytes;
+    // Tokens of the pool that cached state may hold when nobody else does; 0 is half of the pool, the pool or more no bound.
+    uint64_t cache_tokens;
+    // Tokens of cached state that may be kept in host memory when they leave the pool; 0 is none. Each takes there what it took in
+    // the pool, which the plan of the model does not count.
+    uint64_t cache_export_tokens;
+    // Threads of the host that compute in place of the engine's own; NULL is the engine's own. Calls `call(job, index)` once for each
+    // index below `calls`, on whichever of its threads, the calling one among them or not, and returns when all these calls have. It is
+    // called several times per layer, on the thread that ticks; `calls` is at most `threads`. Leaving a call out, making one twice or
+    // after the return makes the tick fatal, never wrong; `job` dies with the model.
+    void (*on_parallel)(void *user, uint32_t calls, void (*call)(void *job, uint32_t index), void *job);
+    // Passed to `on_parallel` unchanged.
+    void *parallel_user;
+    // Bytes of state that a tick or `ictus_pump` moves for operations and for entries of the cache that go to host memory, before it goes
+    // on; 0 is 4 MiB.
+    uint64_t op_slice_bytes;
+    // 1 seals exported state with XXH3-64 instead of FNV-1a-64: many times as fast, and read only by engines that take both.
+    uint32_t op_fast_checksum;
+    // Levels of a grammar's JSON document, at most 64; 0 is that.
+    uint32_t grammar_depth;
+    // Bytes of a grammar's document; 0 is 1 MiB.
+    uint64_t grammar_document_bytes;
+    // Work of compiling a grammar, in units that are the same on every machine, about 50 000 a millisecond; 0 is 1 000 000.
+    uint64_t grammar_compile_fuel;
+    // Work of the lexer for one mask, about 14 000 units a millisecond; 0 is 200 000. A lane that would exceed it faults.
+    uint64_t grammar_mask_fuel;
+    // Items of the parser for one mask, about 20 000 a millisecond; 0 is 50 000. A lane that would exceed them faults.
+    uint32_t grammar_mask_items;
+    // States that the lexer of a lane may keep, one or two kilobytes each; 0 is 32 768. A lane that would exceed them faults.
+    uint32_t grammar_lexer_states;
+    // How products with quantised weights are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
+    uint32_t arithmetic;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
 } ictus_model_options_t;
 
 // The bytes that a model takes.
 typedef struct {
     // The reader's size of this record in bytes; at least 48.
     uint64_t struct_size;
-    // Weights that stay in their file; they are mapped, and shared with other models and processes.
+    // Weights as they are held, once for all engines of the model that live at the same time.
     uint64_t weights_mapped_bytes;
     // Keys and values of all pages.
     uint64_t kv_pool_bytes;
@@ -397,6 +789,28 @@ typedef struct {
     // Zero; readers ignore it.
     uint8_t _pad0;
 } ictus_model_info_t;
+
+// What a model recommends for sampling. It is never applied unasked.
+typedef struct {
+    // The reader's size of this record in bytes; at least 40.
+    uint64_t struct_size;
+    // Which of the fields the model claims (`ICTUS_CLAIMS_*`); the others are 0.
+    uint32_t claimed;
+    // Temperature.
+    float temperature;
+    // Nucleus mass.
+    float top_p;
+    // Relative probability floor.
+    float min_p;
+    // Repetition penalty.
+    float repetition_penalty;
+    // Number of candidates.
+    uint32_t top_k;
+    // Nonzero: to sample at all.
+    uint8_t do_sample;
+    // Zero; readers ignore it.
+    uint8_t _pad0[7];
+} ictus_claimed_sampling_t;
 
 // Handle of a state operation; never reused, 0 is none.
 typedef uint64_t ictus_op_t;
@@ -455,20 +869,6 @@ typedef struct {
     uint32_t _pad0;
 } ictus_ring_shape_t;
 
-// Reference to one token-ring slot.
-typedef struct {
-    // Ring the slot belongs to (`RING_ID_*`).
-    uint32_t ring_id;
-    // Slot number.
-    uint32_t index;
-    // Number of ids the payload must hold.
-    uint32_t count;
-    // Zero; readers ignore it.
-    uint32_t _pad0;
-    // Generation the slot must carry; 0 never matches.
-    uint64_t generation;
-} ictus_token_ref_t;
-
 // Reference to one logits row; its generation is the nonce of the row.
 typedef struct {
     // Ring the slot belongs to.
@@ -478,17 +878,6 @@ typedef struct {
     // Generation the slot must carry; also the nonce a commit names.
     uint64_t generation;
 } ictus_ring_ref_t;
-
-// Answer to a prefix match.
-typedef struct {
-    // Size of this record in bytes.
-    uint64_t struct_size;
-    // ictus_space_match_t records.
-    ictus_array_t spaces;
-} ictus_match_result_t;
-
-// Handle of a sequence. NULL is none.
-typedef ictus_sequence *ictus_sequence_t;
 
 // Half-open range `[start, end)` in tokens; blob kinds use `start == end == boundary`.
 typedef struct {
@@ -626,7 +1015,7 @@ typedef struct {
 typedef struct {
     // Bytes of model state in the pool.
     uint64_t allocated_bytes;
-    // Bytes of exported cache entries.
+    // Bytes of exported cache entries, and of operations' outputs that nobody has taken yet.
     uint64_t host_retained_bytes;
     // Pages in the pool; 0 is unbounded.
     uint64_t pool_blocks_total;
@@ -666,25 +1055,31 @@ typedef struct {
     ictus_array_t logprobs;
 } ictus_tick_events_t;
 
-// How a lane picks its tokens (T-112 .. T-118).
+// Counts of one lane since it was admitted.
 typedef struct {
-    // At most 0 means greedy.
-    float temperature;
-    // Nucleus mass; 1.0 is off, 0.0 keeps only the top token.
-    float top_p;
-    // Smallest kept probability relative to the best; 0 is off.
-    float min_p;
-    // Number of candidates kept; 0 is off.
-    uint32_t top_k;
-    // Subtracted per occurrence in the penalty window; 0 is off.
-    float freq_penalty;
-    // Subtracted once for a token in the penalty window; 0 is off.
-    float presence_penalty;
-    // Divides positive and multiplies other logits of seen tokens; 0 means 1.0, off.
-    float repeat_penalty;
-    // Bit set of `SAMPLING_FLAG_*`.
-    uint32_t flags;
-} ictus_sampling_params_t;
+    // The reader's size of this record in bytes; at least 88.
+    uint64_t struct_size;
+    // Prompt tokens that were fed, but for those of the replayed tail.
+    uint64_t prefill_tokens;
+    // Prompt tokens that a seed brought in: nothing was fed for them.
+    uint64_t seeded_tokens;
+    // Tokens of the replayed tail that were fed.
+    uint64_t replayed_tokens;
+    // Produced tokens that were fed, rejected drafts not counted.
+    uint64_t decoded_tokens;
+    // Steps that were asked for the lane's next token or row.
+    uint64_t answered_steps;
+    // Tokens that were drafted.
+    uint64_t draft_proposed;
+    // Drafted tokens that were kept.
+    uint64_t draft_accepted;
+    // Time that drafting took.
+    uint64_t draft_ns;
+    // Pages that its sequence holds now, shared ones included.
+    uint64_t pages;
+    // Pages that were copied for it because somebody else held them too.
+    uint64_t page_copies;
+} ictus_lane_cost_t;
 
 // Starts a lane.
 typedef struct {
@@ -811,20 +1206,6 @@ typedef struct {
     // Draft statistics.
     ictus_spec_stats_t spec;
 } ictus_lane_emit_t;
-
-// Log-probabilities of one emitted token (T-122).
-typedef struct {
-    // The lane.
-    uint64_t lane_tag;
-    // Natural logarithm of the probability of the token.
-    float logprob;
-    // Number of alternatives.
-    uint32_t n_top;
-    // Their ids, best first.
-    uint32_t top_ids[20];
-    // Their log-probabilities, descending.
-    float top_logprobs[20];
-} ictus_lane_logprob_t;
 
 // The failure of one lane.
 typedef struct {
@@ -1029,6 +1410,83 @@ typedef void (*ictus_partial_emit_fn)(void *user, uint64_t lane_tag, const uint3
 extern "C" {
 #endif // __cplusplus
 
+// Loads a LoRA adapter: a PEFT directory, its `adapter_model.safetensors`, or a GGUF file (NUL-terminated path).
+//
+// `*adapter`: its handle, not 0. The same content gives the same handle again; it is unloaded as often as it was loaded. The file is
+// not needed afterwards.
+// Owner: the host, which gives it back with `ictus_adapter_unload`. Threads: any; one at a time.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (cannot be read), `ICTUS_REJECT_BAD_STRUCT` (broken, or not for this model),
+// `ICTUS_ERR_OP_UNSUPPORTED` (a variant or a matrix that is not computed, or an engine without adapters), `ICTUS_NEEDS_REPLAN` (no
+// memory). The last error says where. Nothing is kept then.
+ictus_status ictus_adapter_load(ictus_model_t model,
+                                const char *path,
+                                uint64_t *adapter);
+
+// Takes back one load of an adapter. After the last one no new lane gets it: it is bound to no tag and is no default. Lanes, sequences and
+// cached state that have it keep it; its memory is free when they are gone.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes then.
+ictus_status ictus_adapter_unload(ictus_model_t model,
+                                  uint64_t adapter);
+
+// Gives the next lane that is admitted under a tag an adapter; 0 takes the word back. A refused plan uses no word up.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes then.
+ictus_status ictus_adapter_bind(ictus_model_t model, uint64_t lane_tag, uint64_t adapter);
+
+// Bytes that adapters take now, beyond the plan of the model: those that are loaded, those that a lane, a sequence or a cached state still carries,
+// and the rows to compute with them, which stay once there was one.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (model).
+ictus_status ictus_adapter_bytes(ictus_model_t model,
+                                 uint64_t *bytes);
+
+// Identity of an adapter, 32 bytes: a digest of what it computes, the same for every file that says the same.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
+ictus_status ictus_adapter_digest(ictus_model_t model, uint64_t adapter, uint8_t *digest);
+
+// Says that a bare, empty sequence will hold state of an adapter, so that a restore can bring it in; 0 is the model alone.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (sequence, adapter), `ICTUS_EBUSY` (a lane's, leased, or not empty),
+// `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes then.
+ictus_status ictus_tick_sequence_adapt(ictus_model_t model,
+                                       ictus_sequence_t sequence,
+                                       uint64_t adapter);
+
+// As `ictus_space_match`, among the state of one adapter; 0 is the model alone.
+//
+// Codes: as there, and `ICTUS_ERR_UNKNOWN_HANDLE` (adapter).
+ictus_status ictus_space_match_adapted(ictus_model_t model,
+                                       uint32_t space_id,
+                                       ictus_token_ref_t span,
+                                       ictus_array_t media_hashes,
+                                       uint64_t adapter,
+                                       const ictus_match_result_t **result);
+
+// As `ictus_seed_acquire`, among the state of one adapter; 0 is the model alone. The lane that is admitted with the lease must have the
+// same adapter, else its admit is `ICTUS_REJECT_STALE_SEED`.
+//
+// Codes: as there, and `ICTUS_ERR_UNKNOWN_HANDLE` (adapter).
+ictus_status ictus_seed_acquire_adapted(ictus_model_t model,
+                                        ictus_token_ref_t span,
+                                        uint64_t prefix_len,
+                                        uint8_t determinism_class,
+                                        uint64_t adapter,
+                                        uint64_t *lease);
+
+// Loads an adapter, as `ictus_adapter_load`, and makes it the default in place of the one before: lanes admitted later have it, unless
+// their tag is bound to another.
+//
+// Threads: any; one at a time. Codes: as there. The default before stays then.
+ictus_status ictus_lora_load(ictus_model_t model,
+                             const char *path);
+
+// Ends the default adapter and unloads it; lanes that have it keep it.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (there is none), `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_lora_unload(ictus_model_t model);
+
 // Evicts cached state until `target_bytes` of the pool are free of it, within the policy's classes, quota and cap.
 //
 // `*freed_bytes`: what was freed, possibly less. Victim lanes are checked and not acted on.
@@ -1048,6 +1506,134 @@ ictus_status ictus_cache_evict_entries(ictus_model_t model, ictus_array_t keys);
 //
 // Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED`. Nothing is dropped then.
 ictus_status ictus_unpublish(ictus_model_t model, const uint32_t *tokens, uint32_t n_tokens);
+
+// The epochs of a model now; the ticket watches every domain.
+//
+// Threads: any, also while another one ticks. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED` (the engine counts elsewhere).
+ictus_status ictus_capacity_now(ictus_model_t model,
+                                ictus_ticket_t *ticket);
+
+// The level of memory, from one moment. Set `memory->struct_size` before the call.
+//
+// Threads: any, also while another one ticks. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_capacity_memory(ictus_model_t model, ictus_memory_t *memory);
+
+// Why the last plan that was refused with `ICTUS_NEEDS_REPLAN` lacked room. Set `blocked->struct_size` before the call.
+//
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_UNKNOWN_HANDLE` (no plan lacked room, or one has found it
+// since).
+ictus_status ictus_last_blocked(ictus_model_t model,
+                                ictus_blocked_t *blocked);
+
+// Whether a domain that the ticket watches has moved since: `*changed` is 1 or 0.
+//
+// Threads: any, also while another one ticks. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket),
+// `ICTUS_ERR_IDENTITY_MISMATCH` (of another model), `ICTUS_ERR_FATAL` (an epoch is lower than what was seen), `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_capacity_changed(ictus_model_t model,
+                                    const ictus_ticket_t *ticket,
+                                    uint32_t *changed);
+
+// A ticket that watches what either watches; of each domain the older observation counts.
+//
+// Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket), `ICTUS_ERR_IDENTITY_MISMATCH` (of two models).
+ictus_status ictus_ticket_union(const ictus_ticket_t *a,
+                                const ictus_ticket_t *b,
+                                ictus_ticket_t *both);
+
+// Waits until a domain that the ticket watches has moved, or for `timeout_ns`; `UINT64_MAX` waits without limit.
+//
+// `*woken` is 1 when there is news, and `*fresh` the ticket to go on with; 0 when the time is over, and `*fresh` is not written. News grant
+// nothing: ask again. It holds no lock: another thread ticks meanwhile.
+// Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket), `ICTUS_REJECT_ILLEGAL_COMBINATION` (it watches nothing),
+// `ICTUS_ERR_IDENTITY_MISMATCH` (of another model), `ICTUS_ERR_UNKNOWN_HANDLE` (the model was released, or broke),
+// `ICTUS_ERR_FATAL` (an epoch is lower than what was seen), `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_capacity_wait(ictus_model_t model,
+                                 const ictus_ticket_t *ticket,
+                                 uint64_t timeout_ns,
+                                 ictus_ticket_t *fresh,
+                                 uint32_t *woken);
+
+// Begins to wait, and gives a descriptor that `poll` and its kin report as readable or hung up when there is news.
+//
+// Owner: `*wait` is the host's, which ends it with `ictus_capacity_wait_end`; the descriptor stays the library's, is valid until then, and is
+// only polled. A process that is forked without `exec` delays the news until it ends.
+// Threads: any, also while another one ticks. Codes: those of `ictus_capacity_wait`; `ICTUS_NEEDS_REPLAN` (no descriptor is left).
+// There is no wait then.
+ictus_status ictus_capacity_wait_begin(ictus_model_t model,
+                                       const ictus_ticket_t *ticket,
+                                       ictus_wait_t *wait,
+                                       int32_t *descriptor);
+
+// Ends a wait, whether or not there is news: `*woken` is 1 when there is, and `*fresh` the ticket to go on with; else 0, and `*fresh` is not
+// written. `fresh` and `woken` may be NULL, both, for a wait that is given up.
+//
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (no such wait: nothing ended; or the model was released or broke: it has ended),
+// `ICTUS_REJECT_BAD_STRUCT` (one of the two is NULL: nothing ended), `ICTUS_ERR_FATAL` (it has ended).
+ictus_status ictus_capacity_wait_end(ictus_wait_t wait,
+                                     ictus_ticket_t *fresh,
+                                     uint32_t *woken);
+
+// Makes a driver of a model: from now on it alone ticks the model, and `ictus_tick` on it answers `ICTUS_EBUSY`.
+//
+// `options` may be NULL: all defaults. With `ICTUS_DRIVER_THREAD` it has a thread of its own, which sleeps while there is nothing to do;
+// without, it works only inside `ictus_driver_step`. Other calls on the model go on to work, between its ticks.
+// Owner: `*driver` is the host's, which releases it with `ictus_driver_destroy`, before or after the model. Threads: any.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (model), `ICTUS_REJECT_BOUNDS` (an option), `ICTUS_EBUSY` (the model has a driver),
+// `ICTUS_NEEDS_REPLAN` (no thread could be started). No driver is made then.
+ictus_status ictus_driver_create(ictus_model_t model,
+                                 const ictus_driver_options_t *options,
+                                 ictus_driver_t *driver);
+
+// Releases a driver: its requests end, what they hold in the model is given back, its thread ends. Events that were not read are lost.
+//
+// It waits for a running tick. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (NULL, or released before), `ICTUS_EBUSY` (called from a callback of
+// its model, or while another call is at work on it; it lives on).
+ictus_status ictus_driver_destroy(ictus_driver_t driver);
+
+// Hands a request to a driver. What it says comes through `ictus_driver_next_event`.
+//
+// Owner: `*request` is a number, from 1 and never reused; it needs no release. All memory of `source` is read during the call only.
+// Threads: any; with a thread, also while others submit.
+// Codes: `ICTUS_EBUSY` (the queue is full, or another call is at work on a driver without a thread), `ICTUS_REJECT_BAD_STRUCT` (none or
+// both of the prompts, both grammars, a text that is not UTF-8), `ICTUS_REJECT_BOUNDS` (a number, a flag, a token, or a NaN),
+// `ICTUS_REJECT_BUDGET` (the prompt is longer than the context), `ICTUS_REJECT_ILLEGAL_COMBINATION` (an empty prompt),
+// `ICTUS_ERR_OP_UNSUPPORTED` (a text, and the model has no tokenizer), `ICTUS_ERR_FATAL` (the model is broken or released). Nothing is
+// kept then. What only the engine can judge (a grammar, an adapter) ends the request with an event.
+ictus_status ictus_driver_submit(ictus_driver_t driver,
+                                 const ictus_request_t *source,
+                                 uint64_t *request);
+
+// Ends a request; its last event says so. Tokens that are on their way still come.
+//
+// Threads: as `ictus_driver_submit`. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the driver, or no such request any more), `ICTUS_EBUSY`.
+ictus_status ictus_driver_cancel(ictus_driver_t driver,
+                                 uint64_t request);
+
+// Makes one plan and ticks, on this thread. `*progress` is one of `ICTUS_DRIVER_IDLE`, `ICTUS_DRIVER_WORKED`, `ICTUS_DRIVER_STALLED`.
+//
+// Threads: any; one call at a time on a driver. Codes: `ICTUS_ERR_OP_UNSUPPORTED` (the driver has a thread), `ICTUS_EBUSY`. A broken
+// model ends all requests with `ICTUS_DRIVER_FINISH_FAILED`.
+ictus_status ictus_driver_step(ictus_driver_t driver,
+                               uint32_t *progress);
+
+// The next event of a request, or of any when `request` is 0. Set `event->struct_size` before the call.
+//
+// A driver with a thread is waited for, `timeout_ns` at most (`UINT64_MAX`: without end); one without is not. When there is no event,
+// `event->kind` is `ICTUS_EVENT_NONE`. Tokens, text and log-probabilities go to the buffers, which may be NULL with a capacity of 0; a
+// NUL follows the text and needs room. When one of them is too small the event stays, and `event` tells the sizes.
+// Threads: any; a request is read by one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the driver; no such request, or its last event was
+// read; with 0: there is no request), `ICTUS_ERR_BUFFER_TOO_SMALL`, `ICTUS_EBUSY`
+// (called from a callback of the model).
+ictus_status ictus_driver_next_event(ictus_driver_t driver,
+                                     uint64_t request,
+                                     uint64_t timeout_ns,
+                                     ictus_driver_event_t *event,
+                                     uint32_t *tokens,
+                                     uint64_t token_capacity,
+                                     char *text,
+                                     uint64_t text_capacity,
+                                     ictus_lane_logprob_t *logprobs,
+                                     uint64_t logprob_capacity);
 
 // Sends what the model has to say to a callback, up to a level (`ICTUS_LOG_*`); a NULL callback silences it, as it is at first.
 //
@@ -1093,14 +1679,14 @@ ictus_status ictus_media_bind(ictus_model_t model,
                               uint64_t media,
                               uint32_t prompt_offset);
 
-// Opens a model and makes an engine of it. Weights stay in their file, mapped: keep the file as it is while the model lives.
+// Opens a model and makes an engine of it. The file is mapped: keep it as it is while the model lives.
 //
 // `path`: a GGUF file or a Hugging Face directory, NUL-terminated. `options` may be NULL: all defaults. `error_text`: where the reason of a
 // failure goes, NUL-terminated and cut to `error_capacity` bytes; NULL with 0 when it is not wanted.
 // Owner: `*model` is the host's, which releases it with `ictus_model_free`. Threads: any; callbacks of the options run on this one.
 // Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the file cannot be read), `ICTUS_REJECT_BAD_STRUCT` (it is not a model, or options too short),
 // `ICTUS_REJECT_BOUNDS` (an option), `ICTUS_ERR_OP_UNSUPPORTED` (device, model without a vocabulary), `ICTUS_NEEDS_REPLAN` (memory
-// could not be had, or the weights do not fit the model), `ICTUS_REJECT_BUDGET` (sizes beyond 64 bits), `ICTUS_EBUSY` (the progress
+// could not be had, or the weights do not fit the model), `ICTUS_REJECT_BUDGET` (more than the budget, or sizes beyond 64 bits), `ICTUS_EBUSY` (the progress
 // callback broke off). Nothing is kept then.
 ictus_status ictus_model_open(const char *path,
                               const ictus_model_options_t *options,
@@ -1123,11 +1709,26 @@ ictus_status ictus_model_plan(const char *path,
 ictus_status ictus_model_info(ictus_model_t model,
                               ictus_model_info_t *info);
 
-// Where an operation stands. When `ICTUS_OP_DONE` is reported the bytes of an export lie in its destination.
+// What the model recommends for sampling. Set `defaults->struct_size` before the call.
+//
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+ictus_status ictus_model_sampling_defaults(ictus_model_t model,
+                                           ictus_claimed_sampling_t *defaults);
+
+// Where an operation stands; asking moves the operations that have not ended on by a slice, as `ictus_pump` does. When `ICTUS_OP_DONE` is
+// reported the bytes of an export lie in its destination.
 //
 // `*op_status` is filled whole, `struct_size` included. Threads: any; one at a time.
 // Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
-ictus_status ictus_op_poll(ictus_model_t model, ictus_op_t op, ictus_op_status_t *op_status);
+ictus_status ictus_op_poll(ictus_model_t model,
+                           ictus_op_t op,
+                           ictus_op_status_t *op_status);
+
+// Moves operations that have not ended, and entries of the cache that go to host memory, on by a slice (`op_slice_bytes` of the options). Every
+// tick does so too; this is for a host that has nothing to tick.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
+ictus_status ictus_pump(ictus_model_t model);
 
 // Asks an operation to stop. It is a request: poll, or read the events of the next tick, to learn how it ended.
 //
@@ -1209,7 +1810,8 @@ ictus_status ictus_model_set_yield(ictus_model_t model,
 ictus_status ictus_model_set_latency(ictus_model_t model,
                                      uint32_t on);
 
-// Compiles a JSON schema (NUL-terminated) into a grammar; 0 when it does not parse or compile, or grammars are not offered.
+// Compiles a JSON schema (NUL-terminated) into a grammar; 0 when it does not parse or compile, fits no text, exceeds the limits, or
+// grammars are not offered. The last error says why.
 //
 // Owner: the host, which frees it. Threads: any; one at a time.
 uint32_t ictus_tick_grammar_create(ictus_model_t model,
@@ -1219,6 +1821,17 @@ uint32_t ictus_tick_grammar_create(ictus_model_t model,
 //
 // Owner: the host, which frees it. Threads: any; one at a time.
 uint32_t ictus_tick_grammar_create_structural(ictus_model_t model, const char *document);
+
+// Compiles a regular expression (NUL-terminated) that the whole text has to match; 0 as with `ictus_tick_grammar_create`.
+//
+// Owner: the host, which frees it. Threads: any; one at a time.
+uint32_t ictus_grammar_create_regex(ictus_model_t model,
+                                    const char *pattern);
+
+// Compiles a grammar in Lark notation (NUL-terminated); 0 as with `ictus_tick_grammar_create`.
+//
+// Owner: the host, which frees it. Threads: any; one at a time.
+uint32_t ictus_grammar_create_lark(ictus_model_t model, const char *grammar);
 
 // Frees a grammar; one that a lane uses goes when the lane ends.
 //
@@ -1372,9 +1985,12 @@ ictus_status ictus_space_trim(ictus_sequence_t sequence,
                               uint32_t space_id,
                               uint64_t len);
 
-// Moves a range of a sequence out of the pool into `dst`, encoded.
+// Moves a range of a sequence out of the pool into `dst`, encoded. Its memory is free once the operation is done; the sequence keeps
+// its length, and until the range is promoted it is neither fed nor copied (`ICTUS_REJECT_TRANSFER_LOCKED`, `ICTUS_EBUSY`).
 //
-// Owner, threads, codes: as `ictus_space_snapshot`, and `ICTUS_ERR_OP_UNSUPPORTED`.
+// `range` is whole pages, or ends with the sequence. A lossy `encoding` taints the exported bytes, and the sequence when they come back.
+// Owner, threads, codes: as `ictus_space_snapshot`, and `ICTUS_ERR_OP_UNSUPPORTED` (encoding, a start inside a page),
+// `ICTUS_REJECT_BOUNDS` (part of it is demoted already), `ICTUS_EBUSY` (leased, cached, or an operation runs on it).
 ictus_status ictus_space_demote(ictus_sequence_t sequence,
                                 uint32_t space_id,
                                 ictus_token_range_t range,
@@ -1383,10 +1999,11 @@ ictus_status ictus_space_demote(ictus_sequence_t sequence,
                                 uint64_t sizing_gen,
                                 ictus_op_t *op);
 
-// Brings a demoted range back from `src`.
+// Brings a demoted range back from `src`: exactly the range that was demoted, from the bytes that it was demoted to.
 //
 // Owner: `src` is the host's and on loan until the operation ends. Threads: any; one at a time per model.
-// Codes: `ICTUS_ERR_OP_UNSUPPORTED`, and as `ictus_space_restore`.
+// Codes: as `ictus_space_restore`, and `ICTUS_REJECT_BOUNDS` (no such range of this sequence is demoted), `ICTUS_EBUSY` (an operation
+// runs on it). When the operation fails the range is demoted still.
 ictus_status ictus_space_promote(ictus_sequence_t sequence,
                                  uint32_t space_id,
                                  ictus_token_range_t range,
@@ -1398,10 +2015,28 @@ ictus_status ictus_space_promote(ictus_sequence_t sequence,
 // Owner: the library, for ever. Threads: any.
 const char *ictus_status_text(int32_t status);
 
-// Registers a speculation strategy in place of the one before.
+// A sentence or two on a status: what it means, and what a host does about it. Never NULL.
+//
+// Owner: the library, for ever. Threads: any.
+const char *ictus_explain(int32_t status);
+
+// As `ictus_explain`, for the code of a lane fault (`ICTUS_FAULT_*`).
+const char *ictus_explain_fault(uint32_t code);
+
+// As `ictus_explain`, for the reason that a lane stopped (`ICTUS_FINISH_*`).
+const char *ictus_explain_finish(uint32_t finish);
+
+// As `ictus_explain`, for the kind of a shed entry (`ICTUS_SHED_*`).
+const char *ictus_explain_shed(uint32_t kind);
+
+// As `ictus_explain`, for what became of an admit (`ICTUS_ADMIT_*`).
+const char *ictus_explain_admit(uint32_t status);
+
+// Registers a speculation strategy: `prompt-lookup`, or `draft-model` with the file of a smaller model as its draft weights. Admits
+// then name `grant->strategy_slot`. Registering a strategy again keeps its slot and replaces its configuration for lanes admitted later.
 //
 // Owner: `*grant` is the model's, until the next registration. Threads: any; one at a time.
-// Codes: `ICTUS_ERR_REGISTRATION_REFUSED`, the statuses of arrays, `ICTUS_ERR_OP_UNSUPPORTED`. The strategy before stays then.
+// Codes: `ICTUS_ERR_REGISTRATION_REFUSED`, the statuses of arrays. What was registered before stays then, and the last error says why.
 ictus_status ictus_strategy_register(ictus_model_t model,
                                      const ictus_strategy_registration_t *registration,
                                      const ictus_strategy_grant_t **grant);
@@ -1502,7 +2137,7 @@ ictus_status ictus_model_chat_tokens(ictus_model_t model,
 // its release, whatever else is called in between. Copy what you keep.
 // Threads: any; one at a time. The plan's partial-emit callback runs on this thread, from inside this call.
 // Codes: any `ICTUS_REJECT_*` and `ICTUS_NEEDS_REPLAN`: the plan was refused, nothing changed, its `plan_seq` may be used again, and
-// the events of the tick before stay. `ICTUS_ERR_FATAL`: the model is broken, and only its release works.
+// the events of the tick before stay. `ICTUS_EBUSY`: a driver ticks this model. `ICTUS_ERR_FATAL`: the model is broken, and only its release works.
 ictus_status ictus_tick(ictus_model_t model,
                         const ictus_tick_plan_t *plan,
                         const ictus_tick_events_t **events);
@@ -1512,12 +2147,43 @@ ictus_status ictus_tick(ictus_model_t model,
 // Owner: the model, until its release; the same text on every call. Threads: any; one at a time.
 const char *ictus_capability_descriptor(ictus_model_t model);
 
+// What engines of this library can do whatever model they run, as JSON: the part of the capability descriptor that no model decides.
+//
+// `*bytes`: the length without the NUL that follows, also when it does not fit into `capacity`.
+// Threads: any. Codes: `ICTUS_ERR_BUFFER_TOO_SMALL`.
+ictus_status ictus_capability_without_model(char *text,
+                                            uint64_t capacity,
+                                            uint64_t *bytes);
+
 // Releases a model: its lanes, sequences, pages, threads, and everything it handed out. It waits for a call on another thread to
 // return. Attached rings and control words are the host's again.
 //
 // Codes: `ICTUS_ERR_UNKNOWN_HANDLE`: NULL, or released before; `ICTUS_EBUSY`: called from a callback of this model, which goes on
 // living.
 ictus_status ictus_model_free(ictus_model_t model);
+
+// What a live lane has cost so far. Set `cost->struct_size` before the call.
+//
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_UNKNOWN_LANE` (no such live lane, or the engine does not
+// count).
+ictus_status ictus_lane_cost(ictus_model_t model,
+                             uint64_t lane_tag,
+                             ictus_lane_cost_t *cost);
+
+// Records what the engine does from here on into a file, as trace events that Chrome's and Perfetto's viewers open.
+//
+// `path`: NUL-terminated; the file is made, or emptied. One event a line; a file that was never stopped lacks the end of the array, which
+// the viewers accept. One timeline per model.
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BAD_STRUCT` (NULL, not UTF-8), `ICTUS_EBUSY` (one is being recorded),
+// `ICTUS_ERR_UNKNOWN_HANDLE` (the file cannot be made), `ICTUS_ERR_OP_UNSUPPORTED`. Nothing is recorded then.
+ictus_status ictus_timeline_start(ictus_model_t model,
+                                  const char *path);
+
+// Ends the timeline and its file.
+//
+// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (none is recorded), `ICTUS_REJECT_BOUNDS` (the file could not be written
+// whole: it ends where that was noticed, and the recording has ended).
+ictus_status ictus_timeline_stop(ictus_model_t model);
 
 // The version of the library as text, for example `0.1.0`; `ICTUS_VERSION` is that of the header. Never NULL.
 //
@@ -1529,6 +2195,44 @@ const char *ictus_version(void);
 //
 // It is XXH3-64 of the file `tests/abi-layout.tsv` of the source. Threads: any.
 uint64_t ictus_abi_hash(void);
+
+// Embeds a text: the pooled last hidden states, as many numbers as the model's hidden width.
+//
+// How they are pooled says the capability descriptor (`workload.embedding`): as the model names it, else the last token's. The vector has
+// length 1 only where the model says so. Computed with the default adapter, if there is one; no lane sees anything of it.
+// `*count`: the numbers, also when they do not fit into `capacity`.
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BOUNDS` (no tokens, foreign ones, more than the context), `ICTUS_ERR_BUFFER_TOO_SMALL`,
+// `ICTUS_NEEDS_REPLAN` (no room in the pool), `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes then.
+ictus_status ictus_embed(ictus_model_t model,
+                         const uint32_t *tokens,
+                         uint64_t n_tokens,
+                         float *vector,
+                         uint64_t capacity,
+                         uint64_t *count);
+
+// Number of layers that the model can be split by; 0 when it cannot.
+//
+// Threads: any; one at a time. Codes: none of its own.
+ictus_status ictus_layers(ictus_model_t model, uint32_t *layers);
+
+// Runs the layers from `first` on and before `end` over all of a token list.
+//
+// `incoming`: the bytes that the stage before gave for the same tokens; NULL with 0 for the first stage. The last stage writes the
+// greedy token to `*token`, and 0 to `*bytes`. Any other writes `ICTUS_NO_TOKEN` there, and its bytes to `leaving`; they are opaque. `*bytes`
+// is also written when they do not fit into `capacity`.
+// Threads: any; one at a time. Codes: `ICTUS_REJECT_BOUNDS` (layers, tokens), `ICTUS_REJECT_BAD_STRUCT` (not the bytes of the stage before),
+// `ICTUS_ERR_BUFFER_TOO_SMALL`, `ICTUS_NEEDS_REPLAN` (no room in the pool), `ICTUS_ERR_OP_UNSUPPORTED`. Nothing changes then.
+ictus_status ictus_forward_stage(ictus_model_t model,
+                                 const uint32_t *tokens,
+                                 uint64_t n_tokens,
+                                 uint32_t first,
+                                 uint32_t end,
+                                 const uint8_t *incoming,
+                                 uint64_t incoming_bytes,
+                                 uint8_t *leaving,
+                                 uint64_t capacity,
+                                 uint64_t *bytes,
+                                 uint32_t *token);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -5,22 +5,33 @@
 
 pub mod abi;
 pub mod backend;
+pub mod capacity;
 pub mod chat;
 pub mod checkpoint;
+pub mod driver;
 pub mod engine;
 pub mod executor;
+pub mod facade;
+pub mod grammar;
+pub mod identity;
 pub mod kv;
 pub mod model;
 pub mod open;
+pub mod prefix;
 pub mod record;
 pub mod ring;
 pub mod runtime;
 pub mod sample;
+pub mod speculate;
 pub mod tensor;
 pub mod testing;
+pub mod timeline;
 pub mod tokenizer;
+pub mod transfer;
+#[cfg(all(feature = "worker", target_os = "linux"))]
+pub mod worker;
 
-pub use open::{Device, Error, MemoryPlan, Model, ModelOptions, Progress};
+pub use open::{Arithmetic, Device, Error, HostThreads, KvType, MemoryPlan, Model, ModelOptions, Progress};
 
 /// Compiles the program that the README shows.
 #[cfg(doctest)]

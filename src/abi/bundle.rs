@@ -8,8 +8,10 @@
 //! - After a panic nothing but the release runs on the engine again.
 
 use core::ffi::{CStr, c_void};
+use core::time::Duration;
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 
@@ -19,6 +21,7 @@ use super::log::Log;
 use super::ops::Exports;
 use super::ring::OwnedControl;
 use super::text::Texts;
+use crate::capacity::Capacity;
 use crate::engine::{Engine, SeqHandle};
 use crate::open::Model;
 use crate::record::Status;
@@ -43,6 +46,10 @@ pub(super) struct Bundle {
     inside: Mutex<Option<Inside>>,
     last_error: Mutex<String>,
     control: Arc<OwnedControl>,
+    /// What other threads see of the engine's capacity, and wait for; none where it is counted in another process.
+    capacity: Option<Capacity>,
+    /// Threads that wait to come in.
+    queue: AtomicUsize,
 }
 
 /// The parts that one thread at a time works on.
@@ -59,6 +66,8 @@ pub(super) struct Inside {
     pub(super) log: Log,
     pub(super) descriptor: OnceLock<Option<CString>>,
     pub(super) sequences: Sequences,
+    /// A driver ticks this model.
+    pub(super) driven: bool,
     broken: bool,
 }
 
@@ -145,6 +154,7 @@ impl Drop for Stay<'_> {
 impl Bundle {
     fn new(number: usize, engine: Box<dyn Engine + Send>, model: Option<Model>, log: Log) -> Self {
         let control = Arc::new(OwnedControl::default());
+        let capacity = engine.capacity().cloned();
         let inside = Inside {
             number,
             engine,
@@ -157,6 +167,7 @@ impl Bundle {
             log,
             descriptor: OnceLock::new(),
             sequences: Sequences::default(),
+            driven: false,
             broken: false,
         };
         Self {
@@ -164,6 +175,8 @@ impl Bundle {
             inside: Mutex::new(Some(inside)),
             last_error: Mutex::new(String::new()),
             control,
+            capacity,
+            queue: AtomicUsize::new(0),
         }
     }
 
@@ -173,9 +186,28 @@ impl Bundle {
         if *lock(&self.owner) == Some(me) {
             return Err(Status::Busy);
         }
+        self.queue.fetch_add(1, Ordering::Relaxed);
         let inside = lock(&self.inside);
+        self.queue.fetch_sub(1, Ordering::Relaxed);
         *lock(&self.owner) = Some(me);
         Ok(Stay { bundle: self, inside })
+    }
+
+    /// Gives threads that wait a moment to come in: a thread that leaves and enters at once would keep them out for ever.
+    pub(super) fn let_others_in(&self) {
+        const MOMENTS: u32 = 20;
+        const MOMENT: Duration = Duration::from_micros(50);
+        for _ in 0..MOMENTS {
+            if self.queue.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::sleep(MOMENT);
+        }
+    }
+
+    /// Whether this thread is inside, as in a callback.
+    pub(super) fn is_entered_here(&self) -> bool {
+        *lock(&self.owner) == Some(std::thread::current().id())
     }
 
     /// Control words that the model keeps.
@@ -183,12 +215,17 @@ impl Bundle {
         &self.control
     }
 
+    /// The coordinator of the engine, for threads that are not inside.
+    pub(super) fn capacity(&self) -> Option<&Capacity> {
+        self.capacity.as_ref()
+    }
+
     /// The text of the last failure; empty before the first.
     pub(super) fn last_error(&self) -> String {
         lock(&self.last_error).clone()
     }
 
-    fn note(&self, call: &str, failure: &Failure, log: Option<&Log>) {
+    pub(super) fn note(&self, call: &str, failure: &Failure, log: Option<&Log>) {
         let text = format!("{call}: {failure}");
         if let Some(log) = log {
             log.failure(failure.status, &text);
@@ -197,7 +234,7 @@ impl Bundle {
     }
 
     /// Runs the body of a call.
-    fn run<T>(&self, call: &str, body: impl FnOnce(&mut Inside) -> Outcome<T>) -> Result<T, Status> {
+    pub(super) fn run<T>(&self, call: &str, body: impl FnOnce(&mut Inside) -> Outcome<T>) -> Result<T, Status> {
         let mut stay = self.enter().inspect_err(|&status| self.note(call, &status.into(), None))?;
         // Released by another thread while this one waited.
         let Some(inside) = stay.inside.as_mut() else { return Err(Status::UnknownHandle) };
@@ -252,6 +289,12 @@ pub(super) fn beside(model: ModelHandle, body: impl FnOnce(&Bundle) -> Outcome<(
     }))
 }
 
+/// A call that needs no model.
+pub(super) fn without_model(body: impl FnOnce() -> Outcome<()>) -> StatusCode {
+    let outcome = contain(body).unwrap_or(Err(Status::Fatal.into()));
+    code(outcome.map_err(|failure| failure.status))
+}
+
 /// Releases a model.
 pub(super) fn release(model: ModelHandle) -> StatusCode {
     let number = model.addr();
@@ -263,7 +306,7 @@ pub(super) fn release(model: ModelHandle) -> StatusCode {
     code(free.and_then(|()| handle::remove_model(number)?.release()))
 }
 
-fn code(result: Result<(), Status>) -> StatusCode {
+pub(super) fn code(result: Result<(), Status>) -> StatusCode {
     match result {
         Ok(()) => Status::Ok.code(),
         Err(status) => status.code(),

@@ -23,9 +23,17 @@ pub mod device {
     pub const CUDA: u32 = 1;
 }
 
+/// How products with quantised weights are computed.
+pub mod arithmetic {
+    /// With f32 activations: nothing is rounded.
+    pub const EXACT: u32 = 0;
+    /// With activations rounded to 8 bits, block by block.
+    pub const FAST: u32 = 1;
+}
+
 /// Element types of cached keys and values.
 pub mod kv_type {
-    /// Single precision.
+    /// Single precision for exact arithmetic, half precision for fast.
     pub const DEFAULT: u32 = 0;
     /// Half precision.
     pub const F16: u32 = 1;
@@ -51,6 +59,140 @@ pub mod chat_flag {
     pub const GENERATION_PROMPT: u32 = 1;
 }
 
+/// Bits of the flags of a driver.
+pub mod driver_flag {
+    /// It has a thread of its own.
+    pub const THREAD: u32 = 1;
+    /// All of them.
+    pub(in crate::abi) const ALL: u32 = THREAD;
+}
+
+/// Bits of the flags of a request.
+pub mod request_flag {
+    /// Its state is not kept in the prefix cache.
+    pub const NO_PUBLISH: u32 = 1;
+    /// It may start from cached state that was rounded.
+    pub const BEST_EFFORT: u32 = 2;
+    /// All of them.
+    pub(in crate::abi) const ALL: u32 = NO_PUBLISH | BEST_EFFORT;
+}
+
+/// What a step of a driver did.
+pub mod driver_progress {
+    /// There is nothing to do until something is submitted.
+    pub const IDLE: u32 = 0;
+    /// The model ticked, or requests ended; there may be more to do.
+    pub const WORKED: u32 = 1;
+    /// The model refuses every plan for now, because an operation moves the state of a lane.
+    pub const STALLED: u32 = 2;
+}
+
+/// Kinds of events of a driver.
+pub mod driver_event {
+    /// None came.
+    pub const NONE: u32 = 0;
+    /// The request was admitted.
+    pub const STARTED: u32 = 1;
+    /// It said something.
+    pub const TOKENS: u32 = 2;
+    /// It is over.
+    pub const FINISHED: u32 = 3;
+}
+
+/// Why a request is over.
+pub mod driver_finish {
+    /// It is not.
+    pub const NONE: u32 = 0;
+    /// The model said an end token.
+    pub const END_TOKEN: u32 = 1;
+    /// It said a stop token.
+    pub const STOP_TOKEN: u32 = 2;
+    /// Its text came to a stop string.
+    pub const STOP_STRING: u32 = 3;
+    /// The grammar is complete.
+    pub const GRAMMAR: u32 = 4;
+    /// It said as many tokens as it may.
+    pub const MAX_TOKENS: u32 = 5;
+    /// The context is full.
+    pub const CONTEXT_FULL: u32 = 6;
+    /// The host wanted it to end.
+    pub const CANCELLED: u32 = 7;
+    /// Its deadline passed.
+    pub const DEADLINE: u32 = 8;
+    /// Its lane faulted.
+    pub const FAULT: u32 = 9;
+    /// It could not go on; the status says why.
+    pub const FAILED: u32 = 10;
+    /// The driver ended.
+    pub const CLOSED: u32 = 11;
+}
+
+/// Which members of sampling defaults a model claims.
+pub mod claim {
+    /// `temperature`.
+    pub const TEMPERATURE: u32 = 1;
+    /// `top_p`.
+    pub const TOP_P: u32 = 2;
+    /// `min_p`.
+    pub const MIN_P: u32 = 4;
+    /// `repetition_penalty`.
+    pub const REPETITION_PENALTY: u32 = 8;
+    /// `top_k`.
+    pub const TOP_K: u32 = 16;
+    /// `do_sample`.
+    pub const DO_SAMPLE: u32 = 32;
+}
+
+/// Domains, as records number them; 0 says nothing.
+pub mod domain {
+    use crate::capacity::Domain;
+
+    /// Of none in particular.
+    pub const UNSPECIFIED: u32 = 0;
+    /// Sequences.
+    pub const SLOTS: u32 = Domain::Slots.code();
+    /// Pages of the pool.
+    pub const BLOCKS: u32 = Domain::Blocks.code();
+    /// Scratch memory of a step.
+    pub const WORKSPACE: u32 = Domain::Workspace.code();
+    /// Host memory for exports.
+    pub const HOST_EXPORT: u32 = Domain::HostExport.code();
+    /// Device bytes of this core.
+    pub const BUDGET: u32 = Domain::Budget.code();
+    /// Device bytes of all cores.
+    pub const DEVICE: u32 = Domain::Device.code();
+    /// Runs under way.
+    pub const FLIGHT: u32 = Domain::Flight.code();
+}
+
+/// What helps.
+pub mod remedy {
+    use crate::capacity::Remedy;
+
+    /// Wait.
+    pub const WAIT: u32 = Remedy::Wait as u32;
+    /// Grow.
+    pub const GROW: u32 = Remedy::Grow as u32;
+    /// Take a victim.
+    pub const RECOMPUTE: u32 = Remedy::Recompute as u32;
+    /// Wait for a run to end.
+    pub const QUIESCE: u32 = Remedy::Quiesce as u32;
+}
+
+/// How something is short.
+pub mod lack {
+    use crate::capacity::Lack;
+
+    /// What has to be free besides.
+    pub const FIT: u32 = Lack::Fit as u32;
+    /// What is taken.
+    pub const NOW: u32 = Lack::Now as u32;
+    /// More than is installed.
+    pub const GROWTH: u32 = Lack::Growth as u32;
+    /// More than can ever be there.
+    pub const NEVER: u32 = Lack::Never as u32;
+}
+
 /// No token.
 pub const NO_TOKEN: u32 = u32::MAX;
 
@@ -74,6 +216,10 @@ extension! {
         "ICTUS_DEVICE_CPU" = device::CPU,
         "ICTUS_DEVICE_CUDA" = device::CUDA,
     }
+    "ARITHMETIC" {
+        "ICTUS_ARITHMETIC_EXACT" = arithmetic::EXACT,
+        "ICTUS_ARITHMETIC_FAST" = arithmetic::FAST,
+    }
     "KV_TYPE" {
         "ICTUS_KV_DEFAULT" = kv_type::DEFAULT,
         "ICTUS_KV_F16" = kv_type::F16,
@@ -86,6 +232,68 @@ extension! {
     }
     "CHAT_FLAG" {
         "ICTUS_CHAT_GENERATION_PROMPT" = chat_flag::GENERATION_PROMPT,
+    }
+    "DRIVER_FLAG" {
+        "ICTUS_DRIVER_THREAD" = driver_flag::THREAD,
+    }
+    "REQUEST_FLAG" {
+        "ICTUS_REQUEST_NO_PUBLISH" = request_flag::NO_PUBLISH,
+        "ICTUS_REQUEST_BEST_EFFORT" = request_flag::BEST_EFFORT,
+    }
+    "DRIVER_PROGRESS" {
+        "ICTUS_DRIVER_IDLE" = driver_progress::IDLE,
+        "ICTUS_DRIVER_WORKED" = driver_progress::WORKED,
+        "ICTUS_DRIVER_STALLED" = driver_progress::STALLED,
+    }
+    "DRIVER_EVENT" {
+        "ICTUS_EVENT_NONE" = driver_event::NONE,
+        "ICTUS_EVENT_STARTED" = driver_event::STARTED,
+        "ICTUS_EVENT_TOKENS" = driver_event::TOKENS,
+        "ICTUS_EVENT_FINISHED" = driver_event::FINISHED,
+    }
+    "DRIVER_FINISH" {
+        "ICTUS_DRIVER_FINISH_NONE" = driver_finish::NONE,
+        "ICTUS_DRIVER_FINISH_END_TOKEN" = driver_finish::END_TOKEN,
+        "ICTUS_DRIVER_FINISH_STOP_TOKEN" = driver_finish::STOP_TOKEN,
+        "ICTUS_DRIVER_FINISH_STOP_STRING" = driver_finish::STOP_STRING,
+        "ICTUS_DRIVER_FINISH_GRAMMAR" = driver_finish::GRAMMAR,
+        "ICTUS_DRIVER_FINISH_MAX_TOKENS" = driver_finish::MAX_TOKENS,
+        "ICTUS_DRIVER_FINISH_CONTEXT_FULL" = driver_finish::CONTEXT_FULL,
+        "ICTUS_DRIVER_FINISH_CANCELLED" = driver_finish::CANCELLED,
+        "ICTUS_DRIVER_FINISH_DEADLINE" = driver_finish::DEADLINE,
+        "ICTUS_DRIVER_FINISH_FAULT" = driver_finish::FAULT,
+        "ICTUS_DRIVER_FINISH_FAILED" = driver_finish::FAILED,
+        "ICTUS_DRIVER_FINISH_CLOSED" = driver_finish::CLOSED,
+    }
+    "CLAIM" {
+        "ICTUS_CLAIMS_TEMPERATURE" = claim::TEMPERATURE,
+        "ICTUS_CLAIMS_TOP_P" = claim::TOP_P,
+        "ICTUS_CLAIMS_MIN_P" = claim::MIN_P,
+        "ICTUS_CLAIMS_REPETITION_PENALTY" = claim::REPETITION_PENALTY,
+        "ICTUS_CLAIMS_TOP_K" = claim::TOP_K,
+        "ICTUS_CLAIMS_DO_SAMPLE" = claim::DO_SAMPLE,
+    }
+    "DOMAIN" {
+        "ICTUS_DOMAIN_UNSPECIFIED" = domain::UNSPECIFIED,
+        "ICTUS_DOMAIN_SLOTS" = domain::SLOTS,
+        "ICTUS_DOMAIN_BLOCKS" = domain::BLOCKS,
+        "ICTUS_DOMAIN_WORKSPACE" = domain::WORKSPACE,
+        "ICTUS_DOMAIN_HOST_EXPORT" = domain::HOST_EXPORT,
+        "ICTUS_DOMAIN_BUDGET" = domain::BUDGET,
+        "ICTUS_DOMAIN_DEVICE" = domain::DEVICE,
+        "ICTUS_DOMAIN_FLIGHT" = domain::FLIGHT,
+    }
+    "REMEDY" {
+        "ICTUS_REMEDY_WAIT" = remedy::WAIT,
+        "ICTUS_REMEDY_GROW" = remedy::GROW,
+        "ICTUS_REMEDY_RECOMPUTE" = remedy::RECOMPUTE,
+        "ICTUS_REMEDY_QUIESCE" = remedy::QUIESCE,
+    }
+    "LACK" {
+        "ICTUS_LACK_FIT" = lack::FIT,
+        "ICTUS_LACK_NOW" = lack::NOW,
+        "ICTUS_LACK_GROWTH" = lack::GROWTH,
+        "ICTUS_LACK_NEVER" = lack::NEVER,
     }
     "TOKEN" {
         "ICTUS_NO_TOKEN" = NO_TOKEN,

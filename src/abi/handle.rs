@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::bundle::Bundle;
+use super::capacity::WaitObject;
+use super::driver::DriverObject;
 use crate::engine::SeqHandle;
 use crate::record::Status;
 
@@ -24,6 +26,8 @@ struct Table {
     next: usize,
     models: BTreeMap<usize, Arc<Bundle>>,
     sequences: BTreeMap<usize, Sequence>,
+    drivers: BTreeMap<usize, Arc<DriverObject>>,
+    waits: BTreeMap<usize, Arc<WaitObject>>,
 }
 
 /// A sequence of a model.
@@ -33,11 +37,19 @@ struct Sequence {
     handle: SeqHandle,
 }
 
-static TABLE: RwLock<Table> = RwLock::new(Table { next: 1, models: BTreeMap::new(), sequences: BTreeMap::new() });
+static TABLE: RwLock<Table> = RwLock::new(Table {
+    next: 1,
+    models: BTreeMap::new(),
+    sequences: BTreeMap::new(),
+    drivers: BTreeMap::new(),
+    waits: BTreeMap::new(),
+});
 
 /// Low bits that keep handles apart from each other and from addresses.
 const MODEL: usize = 1;
 const SEQUENCE: usize = 3;
+const DRIVER: usize = 5;
+const WAIT: usize = 7;
 const STEP: usize = 16;
 
 /// A table whose writer panicked is whole: every change below is one insertion or removal.
@@ -110,4 +122,37 @@ pub(super) fn sequence_of(model: usize, number: usize) -> Result<SeqHandle, Stat
 /// Takes a sequence out of the table.
 pub(super) fn remove_sequence(number: usize) {
     write(|table| table.sequences.remove(&number));
+}
+
+/// Enters a driver.
+pub(super) fn insert_driver(driver: DriverObject) -> usize {
+    write(|table| {
+        let number = table.number(DRIVER);
+        table.drivers.insert(number, Arc::new(driver));
+        number
+    })
+}
+
+/// The driver with this handle.
+pub(super) fn driver(number: usize) -> Result<Arc<DriverObject>, Status> {
+    read(|table| table.drivers.get(&number).cloned()).ok_or(Status::UnknownHandle)
+}
+
+/// Takes a driver out of the table.
+pub(super) fn remove_driver(number: usize) -> Result<Arc<DriverObject>, Status> {
+    write(|table| table.drivers.remove(&number)).ok_or(Status::UnknownHandle)
+}
+
+/// Enters a wait.
+pub(super) fn insert_wait(wait: WaitObject) -> usize {
+    write(|table| {
+        let number = table.number(WAIT);
+        table.waits.insert(number, Arc::new(wait));
+        number
+    })
+}
+
+/// Takes a wait out of the table.
+pub(super) fn remove_wait(number: usize) -> Result<Arc<WaitObject>, Status> {
+    write(|table| table.waits.remove(&number)).ok_or(Status::UnknownHandle)
 }

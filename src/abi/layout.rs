@@ -3,7 +3,10 @@
 //!
 //! They are not part of the ABI hash: they begin with their size and grow at their end.
 
-use super::{ChatMessage, ModelInfo, ModelPlan, OpenOptions, RingShape};
+use super::{
+    BlockedRecord, ChatMessage, ClaimedSampling, DriverChoices, DriverEvent, DriverRequest, LaneCostRecord,
+    MemoryRecord, ModelInfo, ModelPlan, OpenOptions, RingShape, ShortfallRecord, TicketRecord,
+};
 use crate::record::layout::table::records;
 
 records! {
@@ -33,6 +36,32 @@ records! {
         progress_user: "void *",
         on_log: "void (*)(void *user, uint32_t level, const char *text)",
         log_user: "void *",
+        memory_budget_bytes: "uint64_t",
+        cache_tokens: "uint64_t",
+        cache_export_tokens: "uint64_t",
+        on_parallel: "void (*)(void *user, uint32_t calls, void (*call)(void *job, uint32_t index), void *job)",
+        parallel_user: "void *",
+        op_slice_bytes: "uint64_t",
+        op_fast_checksum: "uint32_t",
+        grammar_depth: "uint32_t",
+        grammar_document_bytes: "uint64_t",
+        grammar_compile_fuel: "uint64_t",
+        grammar_mask_fuel: "uint64_t",
+        grammar_mask_items: "uint32_t",
+        grammar_lexer_states: "uint32_t",
+        arithmetic: "uint32_t",
+        _pad0: "uint32_t",
+    }
+    record ClaimedSampling "ClaimedSampling" "ictus_claimed_sampling_t" {
+        struct_size: "uint64_t",
+        claimed: "uint32_t",
+        temperature: "float",
+        top_p: "float",
+        min_p: "float",
+        repetition_penalty: "float",
+        top_k: "uint32_t",
+        do_sample: "uint8_t",
+        _pad0: "uint8_t[7]",
     }
     record ModelPlan "ModelPlan" "ictus_model_plan_t" {
         struct_size: "uint64_t",
@@ -55,6 +84,128 @@ records! {
         adds_eos: "uint8_t",
         has_chat_template: "uint8_t",
         _pad0: "uint8_t",
+    }
+    record LaneCostRecord "LaneCostRecord" "ictus_lane_cost_t" {
+        struct_size: "uint64_t",
+        prefill_tokens: "uint64_t",
+        seeded_tokens: "uint64_t",
+        replayed_tokens: "uint64_t",
+        decoded_tokens: "uint64_t",
+        answered_steps: "uint64_t",
+        draft_proposed: "uint64_t",
+        draft_accepted: "uint64_t",
+        draft_ns: "uint64_t",
+        pages: "uint64_t",
+        page_copies: "uint64_t",
+    }
+    record DriverChoices "DriverChoices" "ictus_driver_options_t" {
+        struct_size: "uint64_t",
+        tick_target_ns: "uint64_t",
+        ageing_ns: "uint64_t",
+        protected_cache_bytes: "uint64_t",
+        flags: "uint32_t",
+        max_lanes: "uint32_t",
+        tick_tokens: "uint32_t",
+        queue_limit: "uint32_t",
+        reserve_tokens: "uint32_t",
+        seed_min_tokens: "uint32_t",
+        share_min_tokens: "uint32_t",
+        decode_tokens: "uint16_t",
+        replay_tokens: "uint16_t",
+        draft_overshoot: "uint16_t",
+        _pad0: "uint16_t[3]",
+    }
+    record DriverRequest "DriverRequest" "ictus_request_t" {
+        struct_size: "uint64_t",
+        prompt_tokens: "const uint32_t *",
+        n_prompt_tokens: "uint64_t",
+        prompt_text: "const char *",
+        prompt_bytes: "uint64_t",
+        max_tokens: "uint64_t",
+        rng_counter_base: "uint64_t",
+        deadline_ns: "uint64_t",
+        stop_strings: "const char *const *",
+        n_stop_strings: "uint64_t",
+        stop_tokens: "const uint32_t *",
+        n_stop_tokens: "uint64_t",
+        bias_tokens: "const uint32_t *",
+        bias_values: "const float *",
+        n_bias: "uint64_t",
+        grammar_schema: "const char *",
+        grammar_tags: "const char *",
+        adapter: "uint64_t",
+        params: "ictus_sampling_params_t",
+        grammar_handle: "uint32_t",
+        strategy_slot: "uint32_t",
+        priority: "int32_t",
+        want_logprobs: "uint32_t",
+        text_flags: "uint32_t",
+        flags: "uint32_t",
+    }
+    record DriverEvent "DriverEvent" "ictus_driver_event_t" {
+        struct_size: "uint64_t",
+        request: "uint64_t",
+        kind: "uint32_t",
+        finish: "uint32_t",
+        status: "int32_t",
+        detail: "uint32_t",
+        n_tokens: "uint64_t",
+        text_bytes: "uint64_t",
+        n_logprobs: "uint64_t",
+        cached_tokens: "uint64_t",
+        queued_ns: "uint64_t",
+        first_token_ns: "uint64_t",
+        total_ns: "uint64_t",
+        prompt_tokens: "uint64_t",
+        answer_tokens: "uint64_t",
+        prefill_tokens: "uint64_t",
+        replayed_tokens: "uint64_t",
+        drafted_tokens: "uint64_t",
+        accepted_tokens: "uint64_t",
+        preemptions: "uint32_t",
+        _pad0: "uint32_t",
+    }
+    value TicketRecord "TicketRecord" "ictus_ticket_t" {
+        core: "uint64_t",
+        seen: "uint64_t[7]",
+        released: "uint64_t",
+        resized: "uint64_t",
+        watch: "uint32_t",
+        _pad0: "uint32_t",
+    }
+    value ShortfallRecord "ShortfallRecord" "ictus_shortfall_t" {
+        need: "uint64_t",
+        free: "uint64_t",
+        total: "uint64_t",
+        max: "uint64_t",
+        domain: "uint32_t",
+        lack: "uint32_t",
+    }
+    record BlockedRecord "BlockedRecord" "ictus_blocked_t" {
+        struct_size: "uint64_t",
+        ticket: "ictus_ticket_t",
+        short_of: "ictus_shortfall_t[7]",
+        grew: "uint64_t",
+        fits: "uint32_t",
+        remedy: "uint32_t",
+        n_short: "uint32_t",
+        _pad0: "uint32_t",
+    }
+    record MemoryRecord "MemoryRecord" "ictus_memory_t" {
+        struct_size: "uint64_t",
+        capacity: "uint64_t",
+        usable: "uint64_t",
+        device_claimed: "uint64_t",
+        own_claimed: "uint64_t",
+        static_bytes: "uint64_t",
+        resident: "uint64_t",
+        resident_free: "uint64_t",
+        growing: "uint64_t",
+        quarantined: "uint64_t",
+        block_size: "uint64_t",
+        blocks_total: "uint64_t",
+        blocks_free: "uint64_t",
+        blocks_evictable: "uint64_t",
     }
     value ChatMessage "ChatMessage" "ictus_chat_message_t" {
         role: "const char *",

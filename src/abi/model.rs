@@ -4,10 +4,11 @@ use core::ffi::{c_char, c_void};
 use core::ops::ControlFlow;
 
 use super::bundle::{self, ModelHandle, StatusCode, status};
-use super::constant::{NO_TOKEN, device, kv_type, log_level};
+use super::constant::{NO_TOKEN, arithmetic, claim, device, kv_type, log_level};
 use super::guard::{Buffer, Failure, Outcome, buffer, contain, out, sized_out, text, versioned};
 use super::log::Log;
-use crate::backend::{BackendError, KvType};
+use crate::backend::cpu::{HostThreads, Lent};
+use crate::backend::{Arithmetic, BackendError, KvType};
 use crate::checkpoint::CheckpointError;
 use crate::open::{Device, Error, Model, ModelOptions, Progress};
 use crate::record::Status;
@@ -23,7 +24,8 @@ pub struct OpenOptions {
     pub device: u32,
     /// Threads that compute, the caller's among them; at most 256. 0 is one per processor.
     pub threads: u32,
-    /// Element type of cached keys and values (`ICTUS_KV_*`). 0 is single precision, which rounds nothing.
+    /// Element type of cached keys and values (`ICTUS_KV_*`). 0 is single precision, which rounds nothing, for exact arithmetic
+    /// and half precision for fast.
     pub kv_type: u32,
     /// Tokens per page: a power of two up to 1024; 0 is 16.
     pub page_size_tokens: u32,
@@ -46,8 +48,51 @@ pub struct OpenOptions {
     pub on_log: Option<unsafe extern "C" fn(user: *mut c_void, level: u32, text: *const c_char)>,
     /// Passed to `on_log` unchanged.
     pub log_user: *mut c_void,
+    /// Bytes that the model may take, weights and all; 0 is no bound. Where `context_tokens` or `pool_tokens` is 0 it follows from the
+    /// budget; a plan that exceeds the budget all the same is refused.
+    pub memory_budget_bytes: u64,
+    /// Tokens of the pool that cached state may hold when nobody else does; 0 is half of the pool, the pool or more no bound.
+    pub cache_tokens: u64,
+    /// Tokens of cached state that may be kept in host memory when they leave the pool; 0 is none. Each takes there what it took in
+    /// the pool, which the plan of the model does not count.
+    pub cache_export_tokens: u64,
+    /// Threads of the host that compute in place of the engine's own; NULL is the engine's own. Calls `call(job, index)` once for each
+    /// index below `calls`, on whichever of its threads, the calling one among them or not, and returns when all these calls have. It is
+    /// called several times per layer, on the thread that ticks; `calls` is at most `threads`. Leaving a call out, making one twice or
+    /// after the return makes the tick fatal, never wrong; `job` dies with the model.
+    pub on_parallel: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            calls: u32,
+            call: Option<unsafe extern "C" fn(job: *mut c_void, index: u32)>,
+            job: *mut c_void,
+        ),
+    >,
+    /// Passed to `on_parallel` unchanged.
+    pub parallel_user: *mut c_void,
+    /// Bytes of state that a tick or `ictus_pump` moves for operations and for entries of the cache that go to host memory, before it goes
+    /// on; 0 is 4 MiB.
+    pub op_slice_bytes: u64,
+    /// 1 seals exported state with XXH3-64 instead of FNV-1a-64: many times as fast, and read only by engines that take both.
+    pub op_fast_checksum: u32,
+    /// Levels of a grammar's JSON document, at most 64; 0 is that.
+    pub grammar_depth: u32,
+    /// Bytes of a grammar's document; 0 is 1 MiB.
+    pub grammar_document_bytes: u64,
+    /// Work of compiling a grammar, in units that are the same on every machine, about 50 000 a millisecond; 0 is 1 000 000.
+    pub grammar_compile_fuel: u64,
+    /// Work of the lexer for one mask, about 14 000 units a millisecond; 0 is 200 000. A lane that would exceed it faults.
+    pub grammar_mask_fuel: u64,
+    /// Items of the parser for one mask, about 20 000 a millisecond; 0 is 50 000. A lane that would exceed them faults.
+    pub grammar_mask_items: u32,
+    /// States that the lexer of a lane may keep, one or two kilobytes each; 0 is 32 768. A lane that would exceed them faults.
+    pub grammar_lexer_states: u32,
+    /// How products with quantised weights are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
+    pub arithmetic: u32,
+    /// Zero; readers ignore it.
+    pub _pad0: u32,
 }
-const _: () = assert!(size_of::<OpenOptions>() == 80);
+const _: () = assert!(size_of::<OpenOptions>() == 176);
 record!(OpenOptions, min_prefix: 80);
 
 /// The bytes that a model takes.
@@ -56,7 +101,7 @@ record!(OpenOptions, min_prefix: 80);
 pub struct ModelPlan {
     /// The reader's size of this record in bytes; at least 48.
     pub struct_size: u64,
-    /// Weights that stay in their file; they are mapped, and shared with other models and processes.
+    /// Weights as they are held, once for all engines of the model that live at the same time.
     pub weights_mapped_bytes: u64,
     /// Keys and values of all pages.
     pub kv_pool_bytes: u64,
@@ -102,6 +147,32 @@ pub struct ModelInfo {
 const _: () = assert!(size_of::<ModelInfo>() == 40);
 record!(ModelInfo, min_prefix: 40);
 
+/// What a model recommends for sampling. It is never applied unasked.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimedSampling {
+    /// The reader's size of this record in bytes; at least 40.
+    pub struct_size: u64,
+    /// Which of the fields the model claims (`ICTUS_CLAIMS_*`); the others are 0.
+    pub claimed: u32,
+    /// Temperature.
+    pub temperature: f32,
+    /// Nucleus mass.
+    pub top_p: f32,
+    /// Relative probability floor.
+    pub min_p: f32,
+    /// Repetition penalty.
+    pub repetition_penalty: f32,
+    /// Number of candidates.
+    pub top_k: u32,
+    /// Nonzero: to sample at all.
+    pub do_sample: u8,
+    /// Zero; readers ignore it.
+    pub _pad0: [u8; 7],
+}
+const _: () = assert!(size_of::<ClaimedSampling>() == 40);
+record!(ClaimedSampling, min_prefix: 40);
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match &error {
@@ -109,7 +180,7 @@ impl From<Error> for Failure {
             Error::Checkpoint(CheckpointError::Read { .. }) => Status::UnknownHandle,
             Error::Backend(BackendError::NoDevice { .. }) | Error::NoVocabulary => Status::Unsupported,
             Error::Backend(_) | Error::Runtime(_) => Status::NeedsReplan,
-            Error::PlanTooLarge => Status::RejectBudget,
+            Error::PlanTooLarge | Error::OverBudget { .. } => Status::RejectBudget,
             Error::Cancelled => Status::Busy,
             _ => Status::RejectBadStruct,
         };
@@ -124,25 +195,96 @@ fn options(source: &OpenOptions) -> Outcome<ModelOptions> {
         device::CUDA => Device::Cuda,
         other => return Err(Failure::new(Status::RejectBounds, format_args!("option device is {other}"))),
     };
+    let arithmetic = match source.arithmetic {
+        arithmetic::EXACT => Arithmetic::Exact,
+        arithmetic::FAST => Arithmetic::Fast,
+        other => return Err(Failure::new(Status::RejectBounds, format_args!("option arithmetic is {other}"))),
+    };
     let kv_type = match source.kv_type {
-        kv_type::DEFAULT | kv_type::F32 => KvType::F32,
-        kv_type::F16 => KvType::F16,
+        kv_type::DEFAULT => None,
+        kv_type::F16 => Some(KvType::F16),
+        kv_type::F32 => Some(KvType::F32),
         other => return Err(Failure::new(Status::RejectBounds, format_args!("option kv_type is {other}"))),
     };
-    let OpenOptions { threads, page_size_tokens, context_tokens, max_lanes, pool_tokens, prefill_step_tokens, .. } =
-        *source;
+    let OpenOptions {
+        threads,
+        page_size_tokens,
+        context_tokens,
+        max_lanes,
+        pool_tokens,
+        prefill_step_tokens,
+        memory_budget_bytes,
+        cache_tokens,
+        cache_export_tokens,
+        op_slice_bytes,
+        grammar_document_bytes,
+        grammar_depth,
+        grammar_compile_fuel,
+        grammar_mask_fuel,
+        grammar_mask_items,
+        grammar_lexer_states,
+        ..
+    } = *source;
+    let op_fast_checksum = match source.op_fast_checksum {
+        0 => false,
+        1 => true,
+        other => return Err(Failure::new(Status::RejectBounds, format_args!("option op_fast_checksum is {other}"))),
+    };
     let options = ModelOptions {
         device,
         threads,
+        host_threads: host_threads(source),
+        arithmetic,
         kv_type,
         page_size_tokens,
         context_tokens,
         pool_tokens,
         max_lanes,
         prefill_step_tokens,
+        memory_budget_bytes,
+        cache_tokens,
+        cache_export_tokens,
+        op_slice_bytes,
+        op_fast_checksum,
+        grammar_document_bytes,
+        grammar_depth,
+        grammar_compile_fuel,
+        grammar_mask_fuel,
+        grammar_mask_items,
+        grammar_lexer_states,
     };
     options.check().map_err(|error| Failure::from(Error::from(error)))?;
     Ok(options)
+}
+
+/// The host's parallel-for, if it brings one.
+fn host_threads(source: &OpenOptions) -> Option<HostThreads> {
+    /// A call that the host was lent.
+    ///
+    /// # Safety
+    /// - `job` is what the host's parallel-for got, of a model that has not been freed.
+    unsafe extern "C" fn call(job: *mut c_void, index: u32) {
+        // SAFETY: by the promise of the host; the model keeps it until it is freed.
+        let lent = unsafe { &*job.cast::<Lent>() };
+        lent.call(index as usize);
+    }
+    /// The host's `user`, which any thread that ticks may hand over.
+    struct User(*mut c_void);
+    // SAFETY: the engine does nothing with it but pass it back; the host calls from the threads that it chooses to tick on.
+    unsafe impl Send for User {}
+    // SAFETY: as for `Send`; ticks of a model come one at a time.
+    unsafe impl Sync for User {}
+    impl User {
+        fn get(&self) -> *mut c_void {
+            self.0
+        }
+    }
+    let (on_parallel, user) = (source.on_parallel?, User(source.parallel_user));
+    Some(HostThreads::lending(move |calls, lent| {
+        let job = std::sync::Arc::as_ptr(lent).cast_mut().cast();
+        // SAFETY: the caller of `ictus_model_open` promises that the callback may be called with its user while the model lives.
+        unsafe { on_parallel(user.get(), calls as u32, Some(call), job) };
+    }))
 }
 
 /// Reads options of the host; NULL is all defaults.
@@ -187,14 +329,14 @@ fn open(path: &str, source: &OpenOptions) -> Outcome<ModelHandle> {
     Ok(bundle::insert(engine, Some(model), log))
 }
 
-/// Opens a model and makes an engine of it. Weights stay in their file, mapped: keep the file as it is while the model lives.
+/// Opens a model and makes an engine of it. The file is mapped: keep it as it is while the model lives.
 ///
 /// `path`: a GGUF file or a Hugging Face directory, NUL-terminated. `options` may be NULL: all defaults. `error_text`: where the reason of a
 /// failure goes, NUL-terminated and cut to `error_capacity` bytes; NULL with 0 when it is not wanted.
 /// Owner: `*model` is the host's, which releases it with `ictus_model_free`. Threads: any; callbacks of the options run on this one.
 /// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the file cannot be read), `ICTUS_REJECT_BAD_STRUCT` (it is not a model, or options too short),
 /// `ICTUS_REJECT_BOUNDS` (an option), `ICTUS_ERR_OP_UNSUPPORTED` (device, model without a vocabulary), `ICTUS_NEEDS_REPLAN` (memory
-/// could not be had, or the weights do not fit the model), `ICTUS_REJECT_BUDGET` (sizes beyond 64 bits), `ICTUS_EBUSY` (the progress
+/// could not be had, or the weights do not fit the model), `ICTUS_REJECT_BUDGET` (more than the budget, or sizes beyond 64 bits), `ICTUS_EBUSY` (the progress
 /// callback broke off). Nothing is kept then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ictus_model_open(
@@ -275,6 +417,39 @@ pub unsafe extern "C" fn ictus_model_info(model: ModelHandle, info: *mut ModelIn
             adds_eos: tokenizer.adds_eos().into(),
             has_chat_template: matches!(model.chat_template(), Ok(Some(_))).into(),
             _pad0: 0,
+        });
+        Ok(())
+    })
+}
+
+/// What the model recommends for sampling. Set `defaults->struct_size` before the call.
+///
+/// Threads: any; one at a time. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ictus_model_sampling_defaults(
+    model: ModelHandle,
+    defaults: *mut ClaimedSampling,
+) -> StatusCode {
+    status(model, "ictus_model_sampling_defaults", |inside| {
+        // SAFETY: the caller's pointer, as the module's documentation asks.
+        let target = unsafe { sized_out(defaults) }?;
+        let claims = inside.model()?.sampling_defaults().unwrap_or_default();
+        let bit = |claimed: bool, bit: u32| if claimed { bit } else { 0 };
+        target.set(ClaimedSampling {
+            struct_size: target.bytes(),
+            claimed: bit(claims.temperature.is_some(), claim::TEMPERATURE)
+                | bit(claims.top_p.is_some(), claim::TOP_P)
+                | bit(claims.min_p.is_some(), claim::MIN_P)
+                | bit(claims.repetition_penalty.is_some(), claim::REPETITION_PENALTY)
+                | bit(claims.top_k.is_some(), claim::TOP_K)
+                | bit(claims.do_sample.is_some(), claim::DO_SAMPLE),
+            temperature: claims.temperature.unwrap_or_default(),
+            top_p: claims.top_p.unwrap_or_default(),
+            min_p: claims.min_p.unwrap_or_default(),
+            repetition_penalty: claims.repetition_penalty.unwrap_or_default(),
+            top_k: claims.top_k.unwrap_or_default(),
+            do_sample: claims.do_sample.unwrap_or_default().into(),
+            _pad0: [0; 7],
         });
         Ok(())
     })

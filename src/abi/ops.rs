@@ -74,7 +74,8 @@ pub(super) fn deliver(inside: &mut Inside) -> Outcome<()> {
     Ok(())
 }
 
-/// Where an operation stands. When `ICTUS_OP_DONE` is reported the bytes of an export lie in its destination.
+/// Where an operation stands; asking moves the operations that have not ended on by a slice, as `ictus_pump` does. When `ICTUS_OP_DONE` is
+/// reported the bytes of an export lie in its destination.
 ///
 /// `*op_status` is filled whole, `struct_size` included. Threads: any; one at a time.
 /// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
@@ -87,6 +88,18 @@ pub unsafe extern "C" fn ictus_op_poll(model: ModelHandle, op: OpId, op_status: 
         deliver(inside)?;
         op_status.set(inside.engine.op_poll(op)?);
         Ok(())
+    })
+}
+
+/// Moves operations that have not ended, and entries of the cache that go to host memory, on by a slice (`op_slice_bytes` of the options). Every
+/// tick does so too; this is for a host that has nothing to tick.
+///
+/// Threads: any; one at a time. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ictus_pump(model: ModelHandle) -> StatusCode {
+    status(model, "ictus_pump", |inside| {
+        inside.engine.pump();
+        deliver(inside)
     })
 }
 

@@ -123,9 +123,12 @@ pub unsafe extern "C" fn ictus_space_trim(sequence: SequenceHandle, space_id: u3
     })
 }
 
-/// Moves a range of a sequence out of the pool into `dst`, encoded.
+/// Moves a range of a sequence out of the pool into `dst`, encoded. Its memory is free once the operation is done; the sequence keeps
+/// its length, and until the range is promoted it is neither fed nor copied (`ICTUS_REJECT_TRANSFER_LOCKED`, `ICTUS_EBUSY`).
 ///
-/// Owner, threads, codes: as `ictus_space_snapshot`, and `ICTUS_ERR_OP_UNSUPPORTED`.
+/// `range` is whole pages, or ends with the sequence. A lossy `encoding` taints the exported bytes, and the sequence when they come back.
+/// Owner, threads, codes: as `ictus_space_snapshot`, and `ICTUS_ERR_OP_UNSUPPORTED` (encoding, a start inside a page),
+/// `ICTUS_REJECT_BOUNDS` (part of it is demoted already), `ICTUS_EBUSY` (leased, cached, or an operation runs on it).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ictus_space_demote(
     sequence: SequenceHandle,
@@ -148,10 +151,11 @@ pub unsafe extern "C" fn ictus_space_demote(
     })
 }
 
-/// Brings a demoted range back from `src`.
+/// Brings a demoted range back from `src`: exactly the range that was demoted, from the bytes that it was demoted to.
 ///
 /// Owner: `src` is the host's and on loan until the operation ends. Threads: any; one at a time per model.
-/// Codes: `ICTUS_ERR_OP_UNSUPPORTED`, and as `ictus_space_restore`.
+/// Codes: as `ictus_space_restore`, and `ICTUS_REJECT_BOUNDS` (no such range of this sequence is demoted), `ICTUS_EBUSY` (an operation
+/// runs on it). When the operation fails the range is demoted still.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ictus_space_promote(
     sequence: SequenceHandle,

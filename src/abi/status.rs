@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_char};
 
-use crate::record::Status;
+use crate::record::{Status, explain};
 
 /// What a status means, in a few words.
 pub(super) fn meaning(status: Status) -> &'static CStr {
@@ -46,4 +46,36 @@ pub(super) fn meaning(status: Status) -> &'static CStr {
 pub extern "C" fn ictus_status_text(status: i32) -> *const c_char {
     let text = Status::from_code(status).map_or(c"no status of this library; treat it as fatal", meaning);
     text.as_ptr()
+}
+
+/// A sentence or two on a status: what it means, and what a host does about it. Never NULL.
+///
+/// Owner: the library, for ever. Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn ictus_explain(status: i32) -> *const c_char {
+    Status::from_code(status).map_or(c"No status of this library; treat it as fatal.", explain::status).as_ptr()
+}
+
+/// As `ictus_explain`, for the code of a lane fault (`ICTUS_FAULT_*`).
+#[unsafe(no_mangle)]
+pub extern "C" fn ictus_explain_fault(code: u32) -> *const c_char {
+    explain::fault_text(code).unwrap_or(c"No fault of this library.").as_ptr()
+}
+
+/// As `ictus_explain`, for the reason that a lane stopped (`ICTUS_FINISH_*`).
+#[unsafe(no_mangle)]
+pub extern "C" fn ictus_explain_finish(finish: u32) -> *const c_char {
+    explain::finish_text(finish).unwrap_or(c"No finish of this library.").as_ptr()
+}
+
+/// As `ictus_explain`, for the kind of a shed entry (`ICTUS_SHED_*`).
+#[unsafe(no_mangle)]
+pub extern "C" fn ictus_explain_shed(kind: u32) -> *const c_char {
+    explain::shed_text(kind).unwrap_or(c"No kind of this library.").as_ptr()
+}
+
+/// As `ictus_explain`, for what became of an admit (`ICTUS_ADMIT_*`).
+#[unsafe(no_mangle)]
+pub extern "C" fn ictus_explain_admit(status: u32) -> *const c_char {
+    explain::admit_text(status).unwrap_or(c"No result of this library.").as_ptr()
 }

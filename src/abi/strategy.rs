@@ -1,14 +1,15 @@
 //! Speculation strategies.
 
 use super::bundle::{ModelHandle, StatusCode, status};
-use super::guard::{out, versioned};
+use super::guard::{Failure, out, versioned};
 use crate::record::view::Unbounded;
 use crate::record::{StrategyGrant, StrategyRegistration};
 
-/// Registers a speculation strategy in place of the one before.
+/// Registers a speculation strategy: `prompt-lookup`, or `draft-model` with the file of a smaller model as its draft weights. Admits
+/// then name `grant->strategy_slot`. Registering a strategy again keeps its slot and replaces its configuration for lanes admitted later.
 ///
 /// Owner: `*grant` is the model's, until the next registration. Threads: any; one at a time.
-/// Codes: `ICTUS_ERR_REGISTRATION_REFUSED`, the statuses of arrays, `ICTUS_ERR_OP_UNSUPPORTED`. The strategy before stays then.
+/// Codes: `ICTUS_ERR_REGISTRATION_REFUSED`, the statuses of arrays. What was registered before stays then, and the last error says why.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ictus_strategy_register(
     model: ModelHandle,
@@ -22,7 +23,11 @@ pub unsafe extern "C" fn ictus_strategy_register(
         let grant = unsafe { out(grant) }?;
         // SAFETY: the caller promises that the arrays of the registration are readable and constant during the call.
         let memory = unsafe { Unbounded::new() };
-        grant.set(&raw const *inside.engine.strategy_register(&registration, &memory)?);
+        let granted = inside.engine.strategy_register(&registration, &memory).map(|grant| &raw const *grant);
+        grant.set(granted.map_err(|status| match inside.engine.strategy_refusal() {
+            Some(reason) => Failure::new(status, reason),
+            None => status.into(),
+        })?);
         Ok(())
     })
 }
