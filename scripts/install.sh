@@ -4,6 +4,7 @@
 #   lib/libictus.so -> libictus.so.0.MINOR (from 1.0 on: libictus.so.MAJOR) -> libictus.so.VERSION, lib/libictus.a
 #   lib/pkgconfig/ictus.pc
 #   lib/cmake/ictus/ictusConfig.cmake, ictusConfigVersion.cmake
+#   bin/ictus-worker, where it was built: the engine in a process of its own, whose tokenizer library is lib/libictus.so
 # Builds the release libraries first; --no-build takes those that lie in DIR (target/release when not named). DESTDIR is put before
 # PREFIX, as packagers expect. Nothing in what is installed names PREFIX: it may be moved. May be run again. Linux only.
 set -eu
@@ -62,7 +63,7 @@ system_libraries="gcc_s util rt pthread m dl c"
 
 if [ -n "$build" ]; then
     # Cargo says where the library lies, whatever its configuration.
-    library=$(cargo build --release --lib --locked --message-format=json-render-diagnostics |
+    library=$(cargo build --release --lib --bins --locked --message-format=json-render-diagnostics |
         sed -n 's/.*"\([^"]*\/libictus\.so\)".*/\1/p' | tail -n 1)
     [ -n "$library" ] || fail "cargo built no shared library"
     library_dir=$(dirname "$library")
@@ -103,6 +104,10 @@ put "$library_dir/libictus.so" "lib/libictus.so.$version" 755
 link "libictus.so.$version" "lib/$soname"
 link "$soname" lib/libictus.so
 put "$library_dir/libictus.a" lib/libictus.a 644
+if [ -f "$library_dir/ictus-worker" ]; then
+    mkdir -p "$root/bin"
+    put "$library_dir/ictus-worker" bin/ictus-worker 755
+fi
 fill ictus.pc lib/pkgconfig/ictus.pc
 fill ictusConfig.cmake lib/cmake/ictus/ictusConfig.cmake
 fill ictusConfigVersion.cmake lib/cmake/ictus/ictusConfigVersion.cmake

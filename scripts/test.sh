@@ -21,7 +21,8 @@ need() {
 # libclang is a library: it is there when the loader or a usual folder has it.
 need_libclang() {
     local found
-    found=$(find /usr/lib /usr/lib64 /usr/local/lib -name 'libclang*.so*' 2>/dev/null | head -1)
+    # Not libclang-cpp, which is another library.
+    found=$(find /usr/lib /usr/lib64 /usr/local/lib \( -name 'libclang.so*' -o -name 'libclang-[0-9]*.so*' \) 2>/dev/null | head -1)
     [ -n "$found" ] && return
     if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
         [ -n "${apt_ready:-}" ] || { apt-get update -qq; apt_ready=1; }
@@ -61,6 +62,9 @@ set -e
 step "sanitizer: array decoding under AddressSanitizer"
 ./scripts/sanitize.sh 2>&1 | tee -a target/test.log || test_rc=1
 
+step "CUDA kernels through NVIDIA's compiler: fresh, and without spills"
+./scripts/check-kernels.sh 2>&1 | tee -a target/test.log || test_rc=1
+
 step "benches, once each"
 cargo test --benches --quiet 2>&1 | tail -40 || test_rc=1
 
@@ -71,4 +75,10 @@ step "left out"
 while IFS= read -r line; do skipped+=("$line"); done < <(sed -n 's/^skipped: //p' target/test.log | sort -u)
 if [ ${#skipped[@]} -eq 0 ]; then echo "nothing"; else printf '%s\n' "${skipped[@]}"; fi
 
+if [ "$test_rc" != 0 ]; then
+    # Once more at the end, where a reader looks: what failed, why, and the key that replays it; without the stacks.
+    step "failed"
+    sed -n '/^failures:$/,/^test result:/p' target/test.log | grep -avE '^ +([0-9]+: |at )' | head -200 || true
+    grep -a '^    `-' target/test.log || true
+fi
 exit "$test_rc"

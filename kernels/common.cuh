@@ -1,0 +1,171 @@
+// What every kernel of this folder is written in: integer names, checked pointers, shared arrays, barriers and warp operations.
+//
+// The same text is compiled twice. nvcc makes PTX of it, and there `Ptr<T>` is `T*`. A C++ compiler makes the simulator's copy of it
+// (sim/device.h), and there a pointer knows its allocation: accesses outside of it, of bytes that nobody wrote, and races are errors.
+//
+// Rules (docs/kernels.md has the reasons):
+// - entries are `KERNEL(threads) name(arguments) { }`, then `EXPORT(name, threads)`; arguments are pointers, u32, i32, u64 or f32
+// - `threads` is a multiple of 32 and the block size of every launch; sizes are u32, offsets into memory u64
+// - shared memory only by `SHARED`; warp operations by whole warps; a barrier by all threads of the block
+// - no atomics, no warp-wide guess about order: every sum has an order that sizes alone decide
+// - a multiplication and an addition are fused only where `fused` says so: nvcc is told not to (-fmad=false)
+#pragma once
+
+#ifdef __CUDACC__
+
+using u8 = unsigned char;
+using i8 = signed char;
+using u16 = unsigned short;
+using i32 = int;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using f32 = float;
+using f64 = double;
+
+template <class T> using Ptr = T*;
+struct alignas(16) Quad {
+    u32 x, y, z, w;
+};
+
+// At least one block a processor: told nothing, the assembler aims at many and spills.
+#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#define EXPORT(name, threads)
+#define DEV static __device__ __forceinline__
+#define DEV_MEMBER __device__ __forceinline__
+#define RESTRICT __restrict__
+#define SHARED(type, name, count) __shared__ type name[count]
+
+DEV void sync_block() { __syncthreads(); }
+DEV void sync_warp() { __syncwarp(); }
+DEV f32 shuffle_xor(f32 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
+DEV u32 shuffle_xor(u32 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
+DEV u32 shuffle_up(u32 value, u32 lanes) { return __shfl_up_sync(0xffffffffu, value, lanes); }
+
+DEV f32 fused(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+DEV f64 root(f64 x) { return __dsqrt_rn(x); }
+DEV u32 bits_of(f32 x) { return __float_as_uint(x); }
+DEV f32 float_of(u32 bits) { return __uint_as_float(bits); }
+// The f16 with these bits, and the bits of the f16 nearest to a number (ties to even).
+DEV f32 from_f16(u16 bits) {
+    f32 value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+DEV u16 to_f16(f32 value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+// 16 bytes from an address that is a multiple of 16.
+template <class T> DEV Quad load_quad(const T* from) { return *reinterpret_cast<const Quad*>(from); }
+template <class T> DEV void store_quad(T* to, const Quad& quad) { *reinterpret_cast<Quad*>(to) = quad; }
+
+// Sums and maxima over the lanes of a warp: a butterfly, so every lane gets the same bits.
+DEV f32 warp_sum(f32 value) {
+    for (u32 step = 16; step > 0; step /= 2) value += shuffle_xor(value, step);
+    return value;
+}
+DEV u32 warp_sum(u32 value) {
+    for (u32 step = 16; step > 0; step /= 2) value += shuffle_xor(value, step);
+    return value;
+}
+DEV f32 warp_max(f32 value) {
+    for (u32 step = 16; step > 0; step /= 2) {
+        f32 other = shuffle_xor(value, step);
+        value = other > value ? other : value;
+    }
+    return value;
+}
+DEV u32 warp_least(u32 value) {
+    for (u32 step = 16; step > 0; step /= 2) {
+        u32 other = shuffle_xor(value, step);
+        value = other < value ? other : value;
+    }
+    return value;
+}
+
+#else
+#include "sim/device.h"
+#endif
+
+constexpr u32 WARP = 32;
+
+// The bf16 with these bits.
+DEV f32 from_bf16(u16 bits) { return float_of((u32)bits << 16); }
+DEV f32 infinity() { return float_of(0x7f800000u); }
+DEV bool is_nan(f32 x) { return !(x == x); }
+DEV bool is_finite(f32 x) { return (bits_of(x) & 0x7f800000u) != 0x7f800000u; }
+DEV u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+
+// Sum over a block of THREADS threads: warps by butterfly, then the warps' sums, by butterfly too, which every warp does for itself.
+// All threads get it. `scratch` has 32 places; nobody touches them between this call's barriers.
+template <u32 THREADS, class T> DEV T block_sum(T value, Ptr<T> scratch) {
+    static_assert(THREADS % WARP == 0 && THREADS <= WARP * WARP, "whole warps, and no more than one warp can add up");
+    u32 lane = threadIdx.x % WARP;
+    value = warp_sum(value);
+    sync_block(); // whoever still reads the scratch of an earlier call has read it
+    if (lane == 0) scratch[threadIdx.x / WARP] = value;
+    sync_block();
+    T part = lane < THREADS / WARP ? (T)scratch[lane] : (T)0;
+    return warp_sum(part);
+}
+
+// As block_sum, the largest number of a block; NaN is ignored.
+template <u32 THREADS> DEV f32 block_max(f32 value, Ptr<f32> scratch) {
+    u32 lane = threadIdx.x % WARP;
+    value = warp_max(is_nan(value) ? -infinity() : value);
+    sync_block();
+    if (lane == 0) scratch[threadIdx.x / WARP] = value;
+    sync_block();
+    f32 part = lane < THREADS / WARP ? (f32)scratch[lane] : -infinity();
+    return warp_max(part);
+}
+
+// Of a block of THREADS threads the smallest number. `scratch` as in block_sum.
+template <u32 THREADS> DEV u32 block_least(u32 value, Ptr<u32> scratch) {
+    u32 lane = threadIdx.x % WARP;
+    value = warp_least(value);
+    sync_block();
+    if (lane == 0) scratch[threadIdx.x / WARP] = value;
+    sync_block();
+    return warp_least(lane < THREADS / WARP ? (u32)scratch[lane] : 0xffffffffu);
+}
+
+// The sum over the threads before this one, and over all of them in `total`. `scratch` as in block_sum.
+template <u32 THREADS> DEV u32 block_offset(u32 value, Ptr<u32> scratch, u32& total) {
+    u32 lane = threadIdx.x % WARP, inclusive = value;
+    for (u32 step = 1; step < WARP; step *= 2) {
+        u32 other = shuffle_up(inclusive, step);
+        if (lane >= step) inclusive += other;
+    }
+    sync_block();
+    if (lane == WARP - 1) scratch[threadIdx.x / WARP] = inclusive;
+    sync_block();
+    u32 before = 0;
+    total = 0;
+    for (u32 warp = 0; warp < THREADS / WARP; warp++) {
+        u32 part = scratch[warp];
+        if (warp < threadIdx.x / WARP) before += part;
+        total += part;
+    }
+    return before + inclusive - value;
+}
+
+// Eight elements from an address that is a multiple of 16.
+DEV void load_eight(Ptr<const u16> from, f32 (&values)[8]) {
+    Quad quad = load_quad(from);
+    u32 words[4] = {quad.x, quad.y, quad.z, quad.w};
+    for (u32 i = 0; i < 4; i++) {
+        values[2 * i] = from_f16((u16)(words[i] & 0xffff));
+        values[2 * i + 1] = from_f16((u16)(words[i] >> 16));
+    }
+}
+DEV void load_eight(Ptr<const f32> from, f32 (&values)[8]) {
+    for (u32 half = 0; half < 2; half++) {
+        Quad quad = load_quad(from + 4 * half);
+        values[4 * half] = float_of(quad.x);
+        values[4 * half + 1] = float_of(quad.y);
+        values[4 * half + 2] = float_of(quad.z);
+        values[4 * half + 3] = float_of(quad.w);
+    }
+}
