@@ -161,6 +161,7 @@ fn assertions() -> String {
     text
 }
 
+///
 #[test]
 fn c_and_cpp_compilers_agree_with_every_row_of_the_table() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -273,6 +274,7 @@ fn header_and_library_list_the_same_functions() {
 }
 
 /// The contract's own list, so that none is dropped from both sides (abi.md, section 6).
+///
 #[test]
 fn every_function_of_the_contract_is_declared() {
     let declared = functions_of_the_header();

@@ -104,6 +104,28 @@ fn hello_says_the_same_in_c_and_cpp_as_in_rust() {
     }
 }
 
+/// What the requests of the two programs say: the lines between the trace and the figures.
+fn answers(text: &str) -> String {
+    let lines = text.lines().filter(|line| line.starts_with('['));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn many_lanes_says_the_same_in_cpp_as_in_rust() {
+    let test = std::env::current_exe().expect("a test knows its path");
+    let folder = test.parent().and_then(Path::parent).expect("tests lie in deps");
+    let rust = run(Command::new(folder.join("examples/serve_many")).current_dir(root()));
+    let out = self::folder();
+    for (name, link) in [("many-lanes-static", Link::Static), ("many-lanes-shared", Link::Shared)] {
+        let Some(program) = build(out.path(), name, "c++", "-std=c++17", link, &["examples/many_lanes.cpp"]) else {
+            return;
+        };
+        let cpp = run(Command::new(program).current_dir(root()));
+        assert_eq!(answers(&cpp), answers(&rust), "{name}");
+        assert_eq!(answers(&cpp).lines().count(), 12, "{cpp}");
+    }
+}
+
 #[test]
 fn host_lays_out_rings_by_hand_and_samples_itself() {
     let out = folder();
@@ -112,6 +134,39 @@ fn host_lays_out_rings_by_hand_and_samples_itself() {
             return;
         };
         assert_eq!(run(Command::new(program).arg(root().join(MODEL))), "own rings: ok\n");
+    }
+}
+
+/// S-65, S-72, S-75, SS-50: one process parks a lane in a file, and another one goes on with the same tokens.
+#[test]
+fn lane_parked_in_a_file_goes_on_in_another_process() {
+    let out = folder();
+    let Some(program) = build(out.path(), "park", "cc", "-std=c11", Link::Static, &["tests/hosts/park.c"]) else {
+        return;
+    };
+    let file = out.path().join("lane.state");
+    let park = |mode: &str| run(Command::new(&program).arg(root().join(MODEL)).arg(mode).arg(&file));
+    let next = park("save");
+    assert_eq!(next.split_whitespace().count(), 9, "{next}");
+    let resumed = park("resume");
+    let (tokens, held) = resumed.split_at(next.len());
+    assert_eq!(tokens, next);
+    let held: u64 = held.trim().trim_start_matches("held ").parse().expect("a number");
+    assert!(held >= 16, "most of the prompt was not computed again: {held}");
+    assert_eq!(
+        park("damaged"),
+        format!("{next}held 0\n"),
+        "without the state, the same tokens at the price of a prefill"
+    );
+}
+
+/// evidence, and three ways to wait, while another thread ticks.
+#[test]
+fn x_70_a_host_in_c_waits_for_room() {
+    let out = folder();
+    let sources = ["tests/hosts/capacity.c"];
+    if let Some(program) = build(out.path(), "capacity", "cc", "-std=c11", Link::Static, &sources) {
+        assert_eq!(run(Command::new(program).arg(root().join(MODEL))), "capacity: ok\n");
     }
 }
 

@@ -11,7 +11,7 @@ use std::ptr::{null, null_mut};
 use ictus::abi::*;
 use ictus::engine::{Engine, EventsView, ExportSize, OpHandle, PlanBuilder, SeqHandle};
 use ictus::executor::Executor;
-use ictus::record::constant::{op_state, ring_id, ring_kind, ring_role, sampling_flag};
+use ictus::record::constant::{artifact_role, op_state, ring_id, ring_kind, ring_role, sampling_flag, strategy_cap};
 use ictus::record::view::{Memory, Plain};
 use ictus::record::*;
 use ictus::ring::{Rings, SharedRing};
@@ -73,6 +73,7 @@ fn calls_on(model: ModelHandle) -> Vec<Call> {
         ictus_strategy_register(null(), null_mut());
         ictus_op_poll(1, Box::leak(Box::new(OpStatus::zeroed())));
         ictus_op_cancel(1);
+        ictus_pump();
         ictus_space_match(1, span, Array::EMPTY, Box::leak(Box::new(null())));
         ictus_seed_acquire(span, 1, 0, Box::leak(Box::new(0)));
         ictus_seed_release(1);
@@ -88,9 +89,25 @@ fn calls_on(model: ModelHandle) -> Vec<Call> {
         ictus_media_encode(c"x".as_ptr(), Box::leak(Box::new(0)), Box::leak(Box::new(MediaInfo::zeroed())));
         ictus_media_release(1);
         ictus_media_bind(1, 1, 0);
+        ictus_adapter_load(c"x".as_ptr(), Box::leak(Box::new(0)));
+        ictus_adapter_unload(1);
+        ictus_adapter_bind(1, 0);
+        ictus_adapter_digest(1, Box::leak(Box::new([0u8; 32])).as_mut_ptr());
+        ictus_tick_sequence_adapt(null_mut(), 0);
+        ictus_space_match_adapted(1, span, Array::EMPTY, 0, Box::leak(Box::new(null())));
+        ictus_seed_acquire_adapted(span, 1, 0, 0, Box::leak(Box::new(0)));
+        ictus_lora_load(c"x".as_ptr());
+        ictus_lora_unload();
+        ictus_embed(null(), 0, null_mut(), 0, Box::leak(Box::new(0)));
+        ictus_layers(Box::leak(Box::new(0)));
+        ictus_forward_stage(null(), 0, 0, 0, null(), 0, null_mut(), 0, Box::leak(Box::new(0)), Box::leak(Box::new(0)));
+        ictus_model_sampling_defaults(null_mut());
         ictus_unpublish(null(), 0);
         ictus_control_attach(null_mut(), 0);
         ictus_model_info(null_mut());
+        ictus_lane_cost(1, null_mut());
+        ictus_timeline_start(null());
+        ictus_timeline_stop();
         ictus_model_log(0, None, null_mut());
         ictus_model_rings_create(null());
         ictus_model_stage_prompt(null(), 0, null_mut());
@@ -317,6 +334,85 @@ fn refused_calls_leave_no_trace_in_what_follows() {
     free(disturbed);
 }
 
+/// what a C host registers is read, refused for its reason twice, and granted.
+#[test]
+fn strategies_are_refused_and_granted_through_c() {
+    let drafting = FakeRuntime::with(|options| options.descriptor.verify_rows = true);
+    let model = adopt_engine(Box::new(Executor::new(drafting)));
+    let config = b"max_draft=3, colour=red";
+    let linear =
+        CapabilityReq { kind_id: strategy_cap::PROPOSAL_LINEAR, params: Array::over(config), ..Plain::zeroed() };
+    // An array begins at a multiple of 8, so the text lies in words.
+    let mut words = [0u64; 4];
+    for (word, bytes) in words.iter_mut().zip(config.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(whole);
+    }
+    let params = Array { data: words.as_ptr().cast(), ..linear.params };
+    let linear = CapabilityReq { params, ..linear };
+    let tree = CapabilityReq { kind_id: strategy_cap::PROPOSAL_TREE, ..Plain::zeroed() };
+    let (own, other) = ([c"fake".as_ptr() as u64], [c"llama".as_ptr() as u64]);
+    let artifact =
+        Artifact { role: artifact_role::DRAFT_WEIGHTS, load_path: c"nowhere.gguf".as_ptr(), ..Plain::zeroed() };
+    let good = StrategyRegistration {
+        struct_size: size_of::<StrategyRegistration>() as u64,
+        strategy_id: c"prompt-lookup".as_ptr(),
+        capabilities: Array::over(std::slice::from_ref(&linear)),
+        target_archs: Array::over(&own),
+        ..StrategyRegistration::zeroed()
+    };
+    let mut grant = null();
+    let refused = [
+        (Status::RejectBadStruct, StrategyRegistration { struct_size: 175, ..good }),
+        (Status::RegistrationRefused, StrategyRegistration { strategy_id: null(), ..good }),
+        (Status::RegistrationRefused, StrategyRegistration { strategy_id: c"tree".as_ptr(), ..good }),
+        (Status::RegistrationRefused, StrategyRegistration { strategy_id: c"\xff".as_ptr(), ..good }),
+        (Status::RegistrationRefused, StrategyRegistration { kernel_caps_required: 1, ..good }),
+        (Status::RegistrationRefused, StrategyRegistration { target_archs: Array::over(&other), ..good }),
+        (
+            Status::RegistrationRefused,
+            StrategyRegistration { capabilities: Array::over(std::slice::from_ref(&tree)), ..good },
+        ),
+        (Status::RejectBadStride, StrategyRegistration { taps: Array { elem_size: 15, ..Array::EMPTY }, ..good }),
+        (
+            Status::RegistrationRefused,
+            StrategyRegistration {
+                strategy_id: c"draft-model".as_ptr(),
+                artifacts: Array::over(std::slice::from_ref(&artifact)),
+                ..good
+            },
+        ),
+    ];
+    let no_name = "no strategy of this name";
+    let reasons = [
+        "",
+        no_name,
+        no_name,
+        no_name,
+        "kernel capabilities 0x1",
+        "made for other architectures",
+        "capability",
+        "",
+        "this engine opens no draft models",
+    ];
+    for ((status, registration), reason) in refused.iter().zip(reasons) {
+        // SAFETY: the record and everything it points at are locals.
+        twice(*status, || unsafe { ictus_strategy_register(model, &raw const *registration, &raw mut grant) });
+        assert!(grant.is_null(), "nothing was written");
+        assert!(last_error(model).contains(reason), "{}", last_error(model));
+    }
+    // SAFETY: as above; the grant is the model's until the next one.
+    unsafe {
+        assert_eq!(ictus_strategy_register(model, &raw const good, &raw mut grant), 0);
+        let granted = *grant;
+        assert_eq!((granted.strategy_slot, granted.certificates.count, granted.reserved_bytes), (1, 1, 0));
+        let certificate = *granted.certificates.data.cast::<ExactnessCert>();
+        assert_eq!((certificate.cert_id, certificate.verification_shape_class), (1, 1));
+    }
+    free(model);
+}
+
 /// E-42: nothing is attached unless all fit.
 #[test]
 fn rings_of_which_one_is_wrong_are_not_attached() {
@@ -475,6 +571,64 @@ fn export_is_copied_before_it_is_reported_done() {
     free(model);
 }
 
+/// S-61 .. S-73, A-32, A-36: what state operations refuse through C, twice, with nothing written.
+#[test]
+fn state_operations_are_refused_with_nothing_written() {
+    let model = fake();
+    // SAFETY: the pointers are locals, and `sealed` outlives every operation.
+    unsafe {
+        let bare = ictus_tick_sequence_create(model);
+        let mut sealed = sealed_by_the_default_fake(&[5, 6, 7]);
+        let (mut op, mut bytes, mut generation, mut boundary) = (0, 0, 0, 9);
+        let source = |bytes: &mut [u8]| Buf { ptr: bytes.as_mut_ptr().cast::<c_void>(), len: bytes.len() as u64 };
+        let range = |start, end| TokenRange { start, end };
+        let mut damaged = sealed.clone();
+        damaged[136] ^= 1;
+        for (wrong, expected) in [
+            (source(&mut damaged), Status::Checksum),
+            (source(&mut sealed[..99]), Status::EnvelopeMismatch),
+            (Buf { ptr: null_mut(), len: 8 }, Status::RejectBadStruct),
+        ] {
+            twice(expected, || ictus_space_restore(bare, 1, wrong, &raw mut op));
+        }
+        let good = source(&mut sealed);
+        twice(Status::UnknownHandle, || ictus_space_restore(bare, 7, good, &raw mut op));
+        twice(Status::RejectBadStruct, || ictus_space_restore(bare, 1, good, null_mut()));
+        assert_eq!(op, 0, "no operation");
+        assert_eq!(ictus_space_restore(bare, 1, good, &raw mut op), 0);
+        twice(Status::Busy, || ictus_space_restore(bare, 1, good, &raw mut op));
+        twice(Status::RejectBounds, || ictus_space_trim(bare, 1, 4));
+        twice(Status::UnknownHandle, || ictus_space_trim(bare, 2, 1));
+        twice(Status::Unsupported, || {
+            ictus_space_export_size(bare, 1, range(0, 3), 1, &raw mut bytes, &raw mut generation)
+        });
+        twice(Status::RejectBounds, || {
+            ictus_space_export_size(bare, 1, range(0, 4), 0, &raw mut bytes, &raw mut generation)
+        });
+        twice(Status::StaleSizing, || ictus_space_snapshot(bare, 1, 3, good, 2, &raw mut op));
+        twice(Status::StaleSizing, || ictus_space_demote(bare, 1, range(0, 3), 0, good, 2, &raw mut op));
+        twice(Status::RejectBounds, || ictus_space_promote(bare, 1, range(0, 3), good, &raw mut op));
+        twice(Status::UnknownHandle, || ictus_space_snapshot_boundary(bare, 9, 3, &raw mut boundary));
+        assert_eq!((op, bytes, generation, boundary), (1, 0, 0, 9), "outputs are written on success only");
+        assert_eq!(ictus_space_snapshot_boundary(bare, 1, 99, &raw mut boundary), 0);
+        assert_eq!((boundary, ictus_op_cancel(model, op)), (0, 0), "no whole page; cancelling what is done is fine");
+        assert_eq!(ictus_space_trim(bare, 1, 2), 0);
+    }
+    free(model);
+}
+
+/// What the default fake would export of these tokens.
+fn sealed_by_the_default_fake(tokens: &[u32]) -> Vec<u8> {
+    let mut engine = Executor::new(FakeRuntime::default());
+    let payload: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+    let bare = engine.create_sequence().expect("a slot");
+    ictus::runtime::Runtime::seq_import(engine.primitives_mut(), bare, &payload).expect("there is room");
+    let range = TokenRange { start: 0, end: tokens.len() as u64 };
+    let sizing = engine.space_export_size(bare, 1, range, 0).expect("it is held");
+    let op = engine.space_snapshot(bare, 1, range.end, sizing.bytes, sizing.sizing_gen).expect("it was sized");
+    engine.take_op_output(op).expect("it is done")
+}
+
 unsafe extern "C" fn keep_line(user: *mut c_void, level: u32, text: *const c_char) {
     // SAFETY: the test passes a list of lines, and the text is NUL-terminated.
     let lines = unsafe { &mut *user.cast::<Vec<(u32, String)>>() };
@@ -535,7 +689,10 @@ fn files_and_options_that_are_refused_say_why() {
             (Status::RejectBounds, OpenOptions { context_tokens: 1 << 30, ..default }),
             (Status::RejectBounds, OpenOptions { device: 2, ..default }),
             (Status::RejectBounds, OpenOptions { kv_type: 3, ..default }),
+            (Status::RejectBounds, OpenOptions { struct_size: 176, arithmetic: 2, ..default }),
             (Status::RejectBounds, OpenOptions { log_level: 9, ..default }),
+            (Status::RejectBounds, OpenOptions { struct_size: 168, op_fast_checksum: 2, ..default }),
+            (Status::RejectBounds, OpenOptions { struct_size: 168, grammar_depth: 65, ..default }),
             (Status::Unsupported, OpenOptions { device: 1, ..default }),
         ] {
             twice(expected, || ictus_model_open(tiny.as_ptr(), &raw const options, null_mut(), 0, &raw mut model));
@@ -547,4 +704,81 @@ fn files_and_options_that_are_refused_say_why() {
     }
     let sum = plan.weights_mapped_bytes + plan.kv_pool_bytes + plan.activation_bytes + plan.table_bytes;
     assert!(plan.total_bytes == sum && plan.weights_mapped_bytes > 0);
+}
+
+/// adapters, embeddings, stages and what describes a model.
+#[test]
+fn bad_arguments_of_adapters_and_whole_texts_are_refused() {
+    let model = fake();
+    let (mut number, mut count, mut token) = (7u64, 7u64, 7u32);
+    let mut vector = [7f32; 4];
+    let digest = [0u8; 32];
+    // SAFETY: the pointers are NULL, misaligned and refused for it, or locals.
+    unsafe {
+        twice(Status::RejectBadStruct, || ictus_adapter_load(model, null(), &raw mut number));
+        twice(Status::RejectBadStruct, || ictus_adapter_load(model, c"x".as_ptr(), null_mut()));
+        twice(Status::RejectBadAlignment, || ictus_adapter_load(model, c"x".as_ptr(), off(&number)));
+        twice(Status::RejectBadStruct, || ictus_adapter_load(model, c"\xff".as_ptr(), &raw mut number));
+        twice(Status::Unsupported, || ictus_adapter_load(model, c"fake:one".as_ptr(), &raw mut number));
+        twice(Status::Unsupported, || ictus_adapter_unload(model, 1));
+        twice(Status::Unsupported, || ictus_adapter_bind(model, 1, 1));
+        twice(Status::RejectBadStruct, || ictus_adapter_digest(model, 1, null_mut()));
+        twice(Status::RejectBadStruct, || ictus_adapter_bytes(model, null_mut()));
+        twice(Status::RejectBadAlignment, || ictus_adapter_bytes(model, off(&number)));
+        twice(Status::UnknownHandle, || ictus_adapter_digest(model, 1, digest.as_ptr().cast_mut()));
+        twice(Status::UnknownHandle, || ictus_tick_sequence_adapt(model, null_mut(), 0));
+        twice(Status::RejectBadStruct, || ictus_lora_load(model, null()));
+        twice(Status::Unsupported, || ictus_lora_load(model, c"x".as_ptr()));
+        twice(Status::Unsupported, || ictus_lora_unload(model));
+        twice(Status::RejectBadStruct, || ictus_embed(model, null(), 1, vector.as_mut_ptr(), 4, &raw mut count));
+        twice(Status::RejectBadStruct, || ictus_embed(model, [1u32].as_ptr(), 1, null_mut(), 4, &raw mut count));
+        twice(Status::RejectBadStruct, || ictus_embed(model, [1u32].as_ptr(), 1, vector.as_mut_ptr(), 4, null_mut()));
+        twice(Status::RejectBounds, || {
+            ictus_embed(model, [1u32].as_ptr(), u64::MAX, vector.as_mut_ptr(), 4, &raw mut count)
+        });
+        twice(Status::Unsupported, || ictus_embed(model, [1u32].as_ptr(), 1, vector.as_mut_ptr(), 4, &raw mut count));
+        twice(Status::RejectBadStruct, || ictus_layers(model, null_mut()));
+        let stage = |tokens, bytes: *mut u64, token: *mut u32| {
+            ictus_forward_stage(model, tokens, 1, 0, 1, null(), 0, null_mut(), 0, bytes, token)
+        };
+        twice(Status::RejectBadStruct, || stage(null(), &raw mut count, &raw mut token));
+        twice(Status::RejectBadStruct, || stage([1u32].as_ptr(), null_mut(), &raw mut token));
+        twice(Status::RejectBadStruct, || stage([1u32].as_ptr(), &raw mut count, null_mut()));
+        twice(Status::Unsupported, || stage([1u32].as_ptr(), &raw mut count, &raw mut token));
+        let mut defaults = ClaimedSampling { struct_size: 39, ..ClaimedSampling::zeroed() };
+        twice(Status::RejectBadStruct, || ictus_model_sampling_defaults(model, &raw mut defaults));
+        defaults.struct_size = 40;
+        twice(Status::Unsupported, || ictus_model_sampling_defaults(model, &raw mut defaults));
+        twice(Status::RejectBadStruct, || ictus_capability_without_model(null_mut(), 0, null_mut()));
+    }
+    assert_eq!((number, count, token, vector), (7, 7, 7, [7.0; 4]), "nothing was written");
+    // SAFETY: the pointers are NULL with 0, or locals.
+    unsafe {
+        twice(Status::BufferTooSmall, || ictus_capability_without_model(null_mut(), 0, &raw mut count));
+        let mut text = vec![0 as c_char; count as usize + 1];
+        assert_eq!(ictus_capability_without_model(text.as_mut_ptr(), text.len() as u64, &raw mut count), 0);
+        let text = std::ffi::CStr::from_ptr(text.as_ptr()).to_str().expect("UTF-8");
+        assert_eq!(text, ictus::Model::capability_without_model());
+        assert_eq!(ictus_layers(model, &raw mut token), 0);
+    }
+    assert_eq!(token, 0, "the fake has no layers");
+    free(model);
+}
+
+/// Every code has a sentence, and a number that is none has one too.
+#[test]
+fn codes_are_explained() {
+    let text = |pointer: *const c_char| {
+        // SAFETY: a text of the library.
+        unsafe { std::ffi::CStr::from_ptr(pointer) }.to_str().expect("ASCII").to_owned()
+    };
+    for &(status, name) in STATUSES {
+        assert_eq!(text(ictus_explain(status.code())), status.explain(), "{name}");
+    }
+    assert!(text(ictus_explain(-99)).starts_with("No status"));
+    assert!(text(ictus_explain_fault(99)).starts_with("No fault"));
+    assert_eq!(Some(&*text(ictus_explain_fault(5))), explain_fault(5));
+    assert_eq!(Some(&*text(ictus_explain_finish(1))), explain_finish(1));
+    assert_eq!(Some(&*text(ictus_explain_shed(1))), explain_shed(1));
+    assert_eq!(Some(&*text(ictus_explain_admit(2))), explain_admit(2));
 }

@@ -1,7 +1,16 @@
 //! The `generate` example as a person runs it: flags, JSON, refusals; the answers of the fetched models through the whole engine.
 
+#[path = "common/gguf.rs"]
+#[allow(dead_code, reason = "not every test file that takes this module uses all of it")]
+mod gguf;
+#[path = "common/lora.rs"]
+#[allow(dead_code, reason = "not every test file that takes this module uses all of it")]
+mod lora;
 #[path = "common/models.rs"]
 mod models;
+#[path = "common/random.rs"]
+#[allow(dead_code, reason = "not every test file that takes this module uses all of it")]
+mod random;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -46,6 +55,54 @@ fn seed_names_the_draws() {
     let (one, same, other) = (run("1"), run("1"), run("2"));
     assert_eq!(one["tokens"], same["tokens"]);
     assert_ne!(one["tokens"], other["tokens"]);
+}
+
+/// R-61, R-65: the text is a document of the schema, and the run ends with it; a document that is no schema is refused with a reason.
+#[test]
+fn schema_makes_the_text_a_document() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("schema.json");
+    let schema = r#"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer",
+        "minimum": 0, "maximum": 99}}, "required": ["name", "age"]}"#;
+    std::fs::write(&file, schema).expect("written");
+    let file = file.to_string_lossy().into_owned();
+    for draws in [&[][..], &["--temperature", "0.8", "--seed", "5"][..]] {
+        let object = json(&[&["--json", "--max-tokens", "800", "--schema", &file], draws].concat());
+        let text = object["text"].as_str().expect("a text");
+        let document: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert!(document["name"].is_string() && document["age"].as_u64().is_some_and(|age| age < 100), "{document}");
+        assert_eq!((document.as_object().map(serde_json::Map::len), &object["finish"]), (Some(2), &"grammar".into()));
+    }
+    let object = json(&["--json", "--regex", "(yes|no), (yes|no)"]);
+    assert!(
+        ["yes, yes", "yes, no", "no, yes", "no, no"].contains(&object["text"].as_str().expect("a text")),
+        "{object}"
+    );
+    std::fs::write(&file, r#"{"enum": []}"#).expect("written");
+    let refused = generate(&["--schema", &file]);
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && reason.contains("no text fits the grammar"), "{reason}");
+}
+
+/// The log-probabilities are compared, not the tokens: an adapter of random numbers moves every logit, but it may leave the largest one
+/// where it was for all thirty tokens.
+#[test]
+fn adapter_changes_the_story() {
+    let mut random = random::Random::new("adapter of the example");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/ictus-tiny.gguf");
+    let checkpoint = ictus::checkpoint::Checkpoint::open(path).expect("it opens");
+    let lora = lora::Lora::random(&mut random, checkpoint.config(), 8, &[0, 1, 2, 3, 4, 5, 6]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let peft = lora.write_peft(folder.path());
+    let run = |more: &[&str]| {
+        json(&[&["--json", "--max-tokens", "30", "--ignore-eos", "--logprobs", "1"], more].concat())["logprobs"].clone()
+    };
+    let adapted = run(&["--adapter", peft.to_str().expect("UTF-8")]);
+    assert_eq!(adapted, run(&["--adapter", peft.to_str().expect("UTF-8")]));
+    assert_ne!(adapted, run(&[]));
+    let refused = generate(&["--adapter", "/nonexistent"]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("/nonexistent"));
 }
 
 #[test]

@@ -6,13 +6,13 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ictus::engine::Engine;
+use ictus::engine::{Engine, StrategyBuilder};
 use ictus::executor::Executor;
 use ictus::record::constant::sampling;
 use ictus::record::{LaneAdmit, RecordArena, TickPlan};
 use ictus::ring::MemoryRings;
-use ictus::runtime::{FakeRuntime, Runtime};
-use ictus::testing::{FreeRuntime, Harness};
+use ictus::runtime::{CopyModel, FakeRuntime, Runtime};
+use ictus::testing::{FreeRuntime, Harness, register_strategy};
 
 struct Counting;
 
@@ -81,6 +81,37 @@ fn allocations<R: Runtime>(runtime: R, lanes: u64, warm: u32, ticks: u32) -> u64
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
+/// Allocations of ticks that draft, after they have warmed up: eight lanes on a text that repeats itself.
+fn drafting_allocations() -> u64 {
+    let fake = FakeRuntime::with(|options| {
+        options.descriptor.vocab_size = 64;
+        options.descriptor.verify_rows = true;
+        options.copy_model = Some(CopyModel { miss_every: 7 });
+        options.record = false;
+    });
+    let mut harness = Harness::with_engine(Executor::new(fake));
+    let strategy = StrategyBuilder::new("prompt-lookup").config("throughput_gate=0,yield_rounds=1000");
+    register_strategy(&mut harness, &strategy).expect("the runtime verifies drafts");
+    for tag in 0..8 {
+        let prompt = harness.prompt(&[1, 2, 3, 4, 1, 2, 3, 4]);
+        let plan = harness.plan().admit_with(|admit| admit.strategy_slot = 1, tag, prompt).prefill(tag, 0, 8);
+        harness.tick_ok(plan);
+    }
+    let (mut plan, arena) = (0..8).fold(harness.plan(), |plan, tag| plan.decode(tag, 4)).build();
+    let (mut before, mut proposed) = (0, 0);
+    for tick in 0..60 {
+        // The lists of the fake double at 128 and at 256 tokens: counted are 136 to 248.
+        if tick == 32 {
+            before = ALLOCATIONS.load(Ordering::Relaxed);
+        }
+        plan.plan_seq += 1;
+        let events = harness.engine.tick(&plan, &arena, &mut harness.rings).expect("the plan is good");
+        proposed += events.emits.iter().map(|emit| emit.spec.proposed).sum::<u32>();
+    }
+    assert!(proposed > 100, "{proposed} proposed");
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
 #[test]
 fn decoding_ticks_allocate_nothing() {
     // The counter counts: a list that grows is seen.
@@ -95,4 +126,5 @@ fn decoding_ticks_allocate_nothing() {
         options.record = false;
     });
     assert_eq!(allocations(fake, 8, 64, 50), 0, "over the fake");
+    assert_eq!(drafting_allocations(), 0, "with drafts");
 }

@@ -7,15 +7,16 @@
 #[expect(dead_code, reason = "not every test needs every kind of random number")]
 mod random;
 
+use ictus::engine::{Engine, StrategyBuilder};
 use ictus::executor::Executor;
-use ictus::runtime::{FakeOptions, FakeRuntime, SamplingSupport};
-use ictus::testing::schedule::{assert_schedule_invariance, random_requests, run_alone};
+use ictus::runtime::{CopyModel, FakeOptions, FakeRuntime, SamplingSupport};
+use ictus::testing::schedule::{Counts, assert_schedule_invariance, drafted, random_requests, run_alone};
 use random::Random;
 
 const VOCAB: u32 = 64;
 
 /// Runs rounds of requests over fakes with these options.
-fn invariant(test: &str, rounds: usize, change: impl Fn(&mut FakeOptions) + Copy) {
+fn invariant(test: &str, rounds: usize, change: impl Fn(&mut FakeOptions) + Copy) -> Counts {
     let mut random = Random::new(test);
     let mut below = |bound: usize| random.below(bound);
     let make = || {
@@ -26,10 +27,12 @@ fn invariant(test: &str, rounds: usize, change: impl Fn(&mut FakeOptions) + Copy
             change(options);
         }))
     };
+    let mut counts = Counts::default();
     for _ in 0..rounds {
         let requests = random_requests(8, VOCAB, 40, 30, &mut below);
-        assert_schedule_invariance(make, &requests, 6, 5, &mut below);
+        counts += assert_schedule_invariance(make, &requests, 6, 5, &mut below);
     }
+    counts
 }
 
 #[test]
@@ -55,6 +58,113 @@ fn pool_too_small_for_all_makes_lanes_wait_and_changes_nothing() {
 #[test]
 fn slots_too_few_for_all_make_lanes_wait_and_change_nothing() {
     invariant("few_slots", 12, |options| options.descriptor.max_seqs = 3);
+}
+
+/// A name, what it changes of the fake, and whether states are imported.
+type Case<'a> = (&'a str, &'a dyn Fn(&mut FakeOptions), bool);
+
+/// T-77 .. T-81, S-33: where a lane's state comes from changes nothing: the pool, copied or shared, an export, a fork, a takeover.
+#[test]
+fn cached_starts_change_nothing() {
+    let pages = |page: u32| {
+        move |options: &mut FakeOptions| {
+            options.descriptor.page_size_tokens = page;
+            options.descriptor.seed_min_tokens = u64::from(page) * 2;
+        }
+    };
+    let cases: [Case<'_>; 6] = [
+        ("copies", &pages(4), false),
+        (
+            "shared, exported",
+            &|options| {
+                pages(1)(options);
+                options.descriptor.copy_shares_cells = true;
+                options.descriptor.cache_resident_cells = 20;
+                options.descriptor.cache_exported_cells = 150;
+            },
+            true,
+        ),
+        (
+            "taken over",
+            &|options| {
+                pages(1)(options);
+                options.descriptor.takeover_preferred = true;
+                options.descriptor.cells_total = 300;
+            },
+            false,
+        ),
+        (
+            "tight",
+            &|options| {
+                pages(2)(options);
+                options.descriptor.cells_total = 130;
+                options.descriptor.max_seqs = 7;
+                options.descriptor.cache_exported_cells = 80;
+            },
+            true,
+        ),
+        (
+            "head only",
+            &|options| {
+                pages(1)(options);
+                options.descriptor.truncate_partial = false;
+                options.descriptor.copy_shares_cells = true;
+                options.descriptor.cache_resident_cells = 60;
+                options.descriptor.cache_exported_cells = 60;
+            },
+            true,
+        ),
+        (
+            "head only, taken over",
+            &|options| {
+                pages(1)(options);
+                options.descriptor.truncate_partial = false;
+                options.descriptor.takeover_preferred = true;
+                options.descriptor.cells_total = 200;
+            },
+            false,
+        ),
+    ];
+    for (name, change, exports) in cases {
+        let counts = invariant(name, 10, change);
+        println!("{name}: {counts:?}");
+        assert!(counts.seeded > 4 && counts.adopted > 2 && counts.restored > 0, "{name}: {counts:?}");
+        assert_eq!(counts.imported > 0, exports, "{name}: {counts:?}");
+    }
+}
+
+/// T-125, T-127, T-128, T-129: drafts on and off, right ones and wrong ones, give the same bits and leave no cell behind.
+#[test]
+fn drafts_change_nothing() {
+    let mut random = Random::new("drafts_change_nothing");
+    let mut below = |bound: usize| random.below(bound);
+    let pools = [0, 100];
+    let (mut proposed, mut accepted) = (0, 0);
+    for _ in 0..12 {
+        let served = below(16);
+        let [greedy, draws, shaping, logprobs] = [1, 2, 4, 8].map(|bit| served & bit != 0);
+        let config = format!("throughput_gate={},max_draft={},yield_rounds=6,gate_reprobe=3", below(2), 1 + below(7));
+        let (miss_every, cells_total) = (below(5), pools[below(2)]);
+        let make = || {
+            let mut engine = Executor::new(FakeRuntime::with(|options| {
+                options.descriptor.vocab_size = VOCAB;
+                options.end_ids = vec![VOCAB - 1, 7];
+                options.descriptor.max_seq_len = 60;
+                options.descriptor.verify_rows = true;
+                options.descriptor.sampling = SamplingSupport { greedy, draws, shaping, logprobs };
+                options.descriptor.cells_total = cells_total;
+                options.copy_model = Some(CopyModel { miss_every });
+            }));
+            let (registration, memory) = StrategyBuilder::new("prompt-lookup").config(&config).build();
+            engine.strategy_register(&registration, &memory).expect("the runtime verifies drafts");
+            engine
+        };
+        let requests = drafted(random_requests(8, VOCAB, 40, 30, &mut below), 1);
+        let drafts = assert_schedule_invariance(make, &requests, 6, 5, &mut below);
+        proposed += drafts.proposed;
+        accepted += drafts.accepted;
+    }
+    assert!(accepted > 100 && proposed > accepted + 100, "some are right and some are not: {accepted} of {proposed}");
 }
 
 #[test]

@@ -85,6 +85,11 @@ impl<L: Lens> Runtime for Bent<L> {
         sequences.iter().map(|&sequence| self.cells(sequence, 0)).sum()
     }
     fn seq_copy(&mut self, source: SeqHandle, target: SeqHandle, len: u64) -> Result<(), RuntimeError> {
+        // The copy takes granules of its own, and gives back what the target held.
+        let after = self.cells_used() + len.next_multiple_of(self.lens.granule()) - self.cells(target, 0);
+        if self.descriptor.cells_total != 0 && after > self.descriptor.cells_total {
+            return Err(RuntimeError::Capacity);
+        }
         self.fake.seq_copy(source, target, len)
     }
     fn seq_truncate(&mut self, sequence: SeqHandle, len: u64) -> Result<(), RuntimeError> {
@@ -169,6 +174,7 @@ fn decode_over(wrong: fn(&mut Answers), change: fn(&mut LaneAdmit)) -> Result<u3
     status
 }
 
+///
 #[test]
 fn answers_that_do_not_fit_what_was_asked_are_fatal() {
     let row = |admit: &mut LaneAdmit| admit.want_logprobs = 1;
@@ -356,6 +362,7 @@ fn yield_ends_prefill_after_a_step_of_any_length() {
     assert_eq!(events.emits.iter().map(|emit| emit.n_tokens).collect::<Vec<_>>(), [0]);
 }
 
+/// E-14.
 #[test]
 fn engine_moves_to_another_thread() {
     let mut host = Harness::with_engine(Executor::new(FakeRuntime::default()));

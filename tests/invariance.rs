@@ -23,10 +23,11 @@ use std::path::Path;
 use ictus::backend::cpu::CpuBackend;
 use ictus::backend::{Backend, KvType};
 use ictus::checkpoint::Checkpoint;
+use ictus::engine::{Engine, StrategyBuilder};
 use ictus::executor::Executor;
 use ictus::runtime::{Answer, Answers, Feed, Input, PagedOptions, Runtime, SeqHandle, Want};
 use ictus::sample::{SampleRequest, argmax};
-use ictus::testing::schedule::{assert_schedule_invariance, random_requests};
+use ictus::testing::schedule::{Counts, assert_schedule_invariance, drafted, random_requests};
 use naive::Naive;
 use random::Random;
 
@@ -198,6 +199,8 @@ fn any_options(random: &mut Random, kv_type: KvType, longest: usize) -> PagedOpt
         max_lanes: 8,
         prefill_step_tokens: 512,
         pass_rows: *random.pick(&[0, 8, 9, 13, 40]),
+        cache_resident_tokens: 0,
+        cache_exported_tokens: 0,
     }
 }
 
@@ -244,6 +247,51 @@ fn plans_agree<B: Backend>(random: &mut Random, path: impl AsRef<Path>, rounds: 
     }
 }
 
+/// As [`plans_agree`], with caches of any size, in pages that do not divide the common beginnings of the prompts; exports among them.
+fn cached_starts_agree<B: Backend>(
+    random: &mut Random,
+    path: impl AsRef<Path>,
+    backend: impl Fn(usize) -> B,
+) -> Counts {
+    let checkpoint = Checkpoint::open(model::file(path)).expect("the model opens");
+    let vocab = checkpoint.config().vocab as u32;
+    let mut engines = Random::from_key(random.next());
+    let mut below = |bound: usize| random.below(bound);
+    let kv_type = [KvType::F32, KvType::F16][below(2)];
+    let requests = random_requests(7, vocab, 24, 16, &mut below);
+    let make = || {
+        let mut options = any_options(&mut engines, kv_type, 64);
+        options.page_size_tokens = *engines.pick(&[1, 2, 4, 8]);
+        options.pool_pages = engines.between(96, 256).div_ceil(options.page_size_tokens);
+        options.cache_resident_tokens = *engines.pick(&[0, 8, 24]);
+        options.cache_exported_tokens = *engines.pick(&[0, 40, 1000]);
+        let threads = engines.between(1, 3);
+        Executor::new(model::runtime(backend(threads), &checkpoint, &options))
+    };
+    assert_schedule_invariance(make, &requests, 16, 5, &mut below)
+}
+
+/// As [`plans_agree`], with prompt lookup on in the random plans and off in the run that they are compared with.
+fn drafts_agree<B: Backend>(random: &mut Random, path: impl AsRef<Path>, backend: impl Fn(usize) -> B) -> Counts {
+    let checkpoint = Checkpoint::open(model::file(path)).expect("the model opens");
+    let vocab = checkpoint.config().vocab as u32;
+    let mut engines = Random::from_key(random.next());
+    let mut below = |bound: usize| random.below(bound);
+    let kv_type = [KvType::F32, KvType::F16][below(2)];
+    let requests = drafted(random_requests(7, vocab, 24, 24, &mut below), 1);
+    let make = || {
+        let mut options = any_options(&mut engines, kv_type, 64);
+        options.pool_pages = engines.between(64, 256).div_ceil(options.page_size_tokens);
+        let threads = engines.between(1, 3);
+        let mut engine = Executor::new(model::runtime(backend(threads), &checkpoint, &options));
+        let (registration, memory) =
+            StrategyBuilder::new("prompt-lookup").config("throughput_gate=0,max_draft=7").build();
+        engine.strategy_register(&registration, &memory).expect("the runtime verifies drafts");
+        engine
+    };
+    assert_schedule_invariance(make, &requests, 4, 5, &mut below)
+}
+
 /// One model per family, with quantised weights of every kind among them.
 const FAMILIES: [&str; 5] = [
     "tests/data/llama-rope-scaled.gguf",
@@ -253,27 +301,62 @@ const FAMILIES: [&str; 5] = [
     "tests/data/gemma3.gguf",
 ];
 
+/// Each of them in exact and in fast arithmetic.
+fn families() -> impl Iterator<Item = (&'static str, fn(usize) -> CpuBackend)> {
+    FAMILIES.into_iter().flat_map(|path| model::PROCESSORS.map(|backend| (path, backend)))
+}
+
+/// equality, not closeness.
 #[test]
 fn processor_answers_the_same_bits_under_every_schedule() {
     let mut random = Random::new("schedules, processor");
-    for path in FAMILIES {
-        schedules_agree(&mut random, path, 40, 4, CpuBackend::new);
+    for (path, backend) in families() {
+        schedules_agree(&mut random, path, 40, 2, backend);
     }
 }
 
 #[test]
 fn engine_on_the_processor_answers_the_same_bits_under_every_plan() {
     let mut random = Random::new("plans, processor");
-    for path in FAMILIES {
-        plans_agree(&mut random, path, 1, CpuBackend::new);
+    for (path, backend) in families() {
+        plans_agree(&mut random, path, 1, backend);
     }
+}
+
+/// T-77, T-78, S-33, S-96: lanes that start from shared pages, from exports and on adopted forks say what cold ones say, on every
+/// family.
+#[test]
+fn cached_starts_change_no_bit_of_any_family() {
+    let mut random = Random::new("cached starts, processor");
+    let mut counts = Counts::default();
+    for (path, backend) in families() {
+        counts += cached_starts_agree(&mut random, path, backend);
+    }
+    println!("{counts:?}");
+    assert!(counts.seeded > 20 && counts.imported > 2 && counts.adopted > 4 && counts.restored > 0, "{counts:?}");
+}
+
+/// T-127: drafts on and off give the same bits, on every family.
+#[test]
+fn drafts_change_no_bit_of_any_family() {
+    let mut random = Random::new("drafts, processor");
+    let (mut proposed, mut accepted) = (0, 0);
+    for (path, backend) in families() {
+        let drafts = drafts_agree(&mut random, path, backend);
+        println!("{path}: {drafts:?}");
+        proposed += drafts.proposed;
+        accepted += drafts.accepted;
+    }
+    assert!(accepted > 0 && proposed > accepted, "some drafts are right and some are not: {accepted} of {proposed}");
 }
 
 #[test]
 fn smollm2_answers_the_same_bits_under_some_schedules() {
     let mut random = Random::new("schedules, SmolLM2");
     if let Some(path) = models::find(models::SMOLLM2) {
-        schedules_agree(&mut random, path, 24, 1, CpuBackend::new);
+        for backend in model::PROCESSORS {
+            schedules_agree(&mut random, &path, 24, 1, backend);
+        }
     }
 }
 

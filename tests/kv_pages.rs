@@ -5,7 +5,7 @@
 #[path = "common/random.rs"]
 mod random;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ictus::kv::{Growth, Handle, KvError, Sequences, SequencesShape};
 use random::Random;
@@ -87,8 +87,11 @@ impl Real {
         let free = self.kv.pool().pages_free();
         let mut copies = Vec::new();
         let needed = self.kv.pages_to_grow(&plan);
+        let ahead: Vec<(usize, Growth)> = starts.iter().copied().zip(plan.iter().copied()).collect();
+        let foretold = self.kv.pages_to_regrow(&ahead, &[]);
         self.kv.grow(&plan, &mut copies)?;
         assert_eq!(free - self.kv.pool().pages_free(), needed.expect("it grew"), "the count is what was taken");
+        assert_eq!(foretold, needed.expect("it grew"), "so is the count from outside");
         for (from, to) in copies {
             let from = from as usize * page_size;
             self.cells.copy_within(from..from + page_size, to as usize * page_size);
@@ -138,9 +141,10 @@ fn kv_pool_matches_a_plain_model_under_random_operations() {
         let mut plain = Plain { page_size: shape.page_size_tokens, pages: shape.pages, ..Plain::default() };
         let mut last_handle = 0;
         let mut token = 0;
+        let mut resting: BTreeSet<Handle> = BTreeSet::new();
         for _ in 0..300 {
             let handles: Vec<Handle> = plain.sequences.keys().copied().collect();
-            match random.below(10) {
+            match random.below(11) {
                 0 | 1 => match real.kv.create() {
                     Ok(handle) => {
                         assert!(handle > last_handle, "handles ascend (R-5)");
@@ -160,6 +164,7 @@ fn kv_pool_matches_a_plain_model_under_random_operations() {
                     assert!(real.kv.free(handle));
                     assert!(!real.kv.free(handle), "a freed handle is unknown");
                     plain.sequences.remove(&handle);
+                    resting.remove(&handle);
                     assert_eq!(used - plain.used(), released, "R-8, one sequence");
                 }
                 3 => {
@@ -170,6 +175,7 @@ fn kv_pool_matches_a_plain_model_under_random_operations() {
                     assert_eq!(cut.is_ok(), len <= held);
                     if cut.is_ok() {
                         plain.cut(handle, len);
+                        resting.remove(&handle);
                     }
                 }
                 4 | 5 => {
@@ -181,7 +187,13 @@ fn kv_pool_matches_a_plain_model_under_random_operations() {
                     if shared.is_ok() {
                         plain.sequences.insert(target, held);
                         plain.cut(target, len);
+                        resting.remove(&target);
                     }
+                }
+                6 => {
+                    let handle = *random.pick(&handles);
+                    assert!(real.kv.rest(handle));
+                    resting.insert(handle);
                 }
                 _ => {
                     let mut chosen = handles.clone();
@@ -200,11 +212,22 @@ fn kv_pool_matches_a_plain_model_under_random_operations() {
                     if grown.is_err() {
                         assert!(matches!(grown, Err(KvError::OutOfPages { .. })));
                         assert_eq!(real.state(&handles), before, "a refusal changed nothing");
+                    } else {
+                        growths.iter().for_each(|(handle, _)| {
+                            resting.remove(handle);
+                        });
                     }
                 }
             }
             audit(&real.kv);
             assert_eq!(real.kv.pool().pages_used(), plain.used());
+            let mut working = plain.clone();
+            working.sequences.retain(|handle, _| !resting.contains(handle));
+            assert_eq!(
+                real.kv.pool().pages_resting(),
+                plain.used() - working.used(),
+                "pages that only resting ones hold"
+            );
             for (handle, (tokens, _)) in &plain.sequences {
                 assert_eq!(&real.tokens(*handle), tokens, "the tokens of {handle}");
             }
@@ -291,4 +314,35 @@ fn misuse_is_refused_twice_and_changes_nothing() {
     assert!(real.kv.free(a));
     let c = real.kv.create().expect("the slot of a");
     assert!(c > b && real.kv.table(a).is_err(), "a handle is not used again");
+}
+
+/// A sequence that is cut before it grows: pages that the cut frees are taken again, a kept open page that is shared is copied.
+#[test]
+fn cut_and_growth_are_counted_together() {
+    let shape = SequencesShape { pages: 16, page_size_tokens: 4, sequence_tokens: 64, sequences: 0 };
+    let counted_and_taken = |shared: bool, leaves: bool, keep: usize, tokens: usize| {
+        let mut kv = Sequences::new(shape).expect("small");
+        let (a, b) = (kv.create().expect("room"), kv.create().expect("room"));
+        kv.grow(&[Growth { handle: a, tokens: 9 }], &mut Vec::new()).expect("room");
+        if shared {
+            kv.share(a, b, 9).expect("room");
+        }
+        let growth = [(keep, Growth { handle: a, tokens })];
+        let counted = kv.pages_to_regrow(&growth, if leaves { std::slice::from_ref(&b) } else { &[] });
+        if leaves {
+            kv.free(b);
+        }
+        let free = kv.pool().pages_free();
+        kv.truncate(a, keep as u64).expect("shorter");
+        kv.grow(&[Growth { handle: a, tokens }], &mut Vec::new()).expect("room");
+        (counted, free.saturating_sub(kv.pool().pages_free()))
+    };
+    for keep in 0..=9 {
+        for tokens in 0..12 {
+            for (shared, leaves) in [(false, false), (true, false), (true, true)] {
+                let (counted, taken) = counted_and_taken(shared, leaves, keep, tokens);
+                assert_eq!(counted, taken, "shared {shared}, its holder leaves {leaves}, {keep} kept, {tokens} more");
+            }
+        }
+    }
 }

@@ -64,7 +64,7 @@ fn engines_of_one_model_do_not_see_each_other() {
 #[test]
 fn plan_is_what_an_engine_counts() {
     for kv_type in [KvType::F32, KvType::F16] {
-        let options = ModelOptions { kv_type, pool_tokens: 1000, ..options() };
+        let options = ModelOptions { kv_type: Some(kv_type), pool_tokens: 1000, ..options() };
         let plan = Model::plan(file(TINY), &options).expect("it can be planned");
         let model = Model::open(file(TINY), &options).expect("it opens");
         assert_eq!(model.memory_plan().expect("it fits"), plan);
@@ -77,7 +77,7 @@ fn plan_is_what_an_engine_counts() {
         assert_eq!(plan.kv_pool_bytes % 63, 0);
         assert_eq!(mem.allocated_bytes, plan.kv_pool_bytes / 63 * mem.pool_blocks_used);
         let weights = std::fs::metadata(file(TINY)).expect("the file").len();
-        assert!(plan.weights_mapped_bytes > weights / 2 && plan.weights_mapped_bytes <= weights);
+        assert!(plan.weights_mapped_bytes > weights / 2 && plan.weights_mapped_bytes <= weights + weights / 25);
         assert_eq!(plan.total_bytes(), plan.weights_mapped_bytes + plan.allocated_bytes());
     }
 }

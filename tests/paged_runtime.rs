@@ -7,14 +7,19 @@ mod model;
 #[path = "common/naive.rs"]
 mod naive;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ictus::backend::cpu::CpuBackend;
 use ictus::backend::{BackendError, KvType};
 use ictus::checkpoint::Checkpoint;
+use ictus::model::TensorSource;
 use ictus::record::constant::fault;
 use ictus::runtime::{
-    Answer, Answers, Feed, Input, MemCounters, MemoryPlan, ModelRuntime, PagedError, PagedIdentity, PagedOptions,
-    Runtime, RuntimeError, SamplingDefaults, SeqHandle, Vocabulary, Want,
+    Answer, Answers, Feed, Input, LazyVocabulary, MemCounters, MemoryPlan, ModelRuntime, PagedError, PagedIdentity,
+    PagedOptions, Runtime, RuntimeError, SamplingDefaults, SeqHandle, SharedWeights, Vocabulary, Want,
 };
 use ictus::sample::{SampleRequest, argmax};
+use ictus::tensor::Tensor;
 use naive::Naive;
 
 fn tiny() -> Checkpoint {
@@ -30,6 +35,8 @@ const SMALL: PagedOptions = PagedOptions {
     max_lanes: 4,
     prefill_step_tokens: 16,
     pass_rows: 0,
+    cache_resident_tokens: 0,
+    cache_exported_tokens: 0,
 };
 
 fn small() -> ModelRuntime<Naive> {
@@ -49,6 +56,7 @@ fn state(runtime: &ModelRuntime<Naive>, sequences: &[SeqHandle]) -> (Vec<(u64, V
     (sequences.iter().map(table).collect(), runtime.mem_counters())
 }
 
+///
 #[test]
 fn refused_steps_are_refused_twice_and_move_nothing() {
     let mut runtime = small();
@@ -123,6 +131,7 @@ fn step_that_lacks_the_nth_page_moves_nothing() {
     }
 }
 
+///
 #[test]
 fn counters_follow_pages_exactly() {
     let mut runtime = small();
@@ -172,6 +181,7 @@ fn ten_thousand_sequences_leak_no_page() {
     runtime.sequences().audit().expect("the tables agree");
 }
 
+///
 #[test]
 fn answers_are_one_per_feed_in_feed_order() {
     let mut runtime = small();
@@ -232,7 +242,7 @@ fn plan_says_what_is_allocated() {
 #[test]
 fn runtime_whose_device_failed_in_a_step_is_fatal_from_then_on() {
     let checkpoint = tiny();
-    let at_load = checkpoint.tensors().len() as u64 + 12;
+    let at_load = checkpoint.tensors().len() as u64 + 13;
     let mut runtime = model::runtime(Naive::failing(at_load + 2), &checkpoint, &SMALL);
     let sequence = runtime.seq_create().expect("a slot");
     model::last_row(&mut runtime, sequence, &[1, 2]);
@@ -243,6 +253,7 @@ fn runtime_whose_device_failed_in_a_step_is_fatal_from_then_on() {
     }
 }
 
+///
 #[test]
 fn identity_is_reported_as_given() {
     let checkpoint = tiny();
@@ -252,7 +263,8 @@ fn identity_is_reported_as_given() {
         backend: "naive".to_owned(),
         end_ids: vec![9, 2],
         sampling_defaults: Some(SamplingDefaults { temperature: Some(0.5), ..SamplingDefaults::default() }),
-        vocabulary: Some(vocabulary),
+        vocabulary: Some(LazyVocabulary::new(vec![2, 9], move || vocabulary.clone())),
+        embedding: None,
     };
     let options = PagedOptions { page_size_tokens: 0, ..SMALL };
     let runtime =
@@ -291,7 +303,7 @@ fn load_that_lacks_memory_says_so() {
                 assert!(matches!(error, PagedError::Backend(BackendError::OutOfMemory { .. })), "{error}");
             }
             Ok(()) => {
-                assert_eq!(request, tensors + 13, "11 buffers and the pool");
+                assert_eq!(request, tensors + 14, "12 buffers and the pool");
                 break;
             }
         }
@@ -316,5 +328,51 @@ fn missing_and_misshapen_tensors_are_named() {
         let rows = tensor.rows + 1;
         without.insert(name.clone(), ictus::tensor::Tensor { rows, ..tensor.clone() });
         assert_eq!(load(&without), format!("tensor {name} is {rows} x {}, {shape} expected", tensor.cols));
+    }
+}
+
+/// A checkpoint that counts how often it is asked for a tensor.
+struct Counting(Checkpoint, AtomicUsize);
+
+impl TensorSource for Counting {
+    fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.tensor(name)
+    }
+
+    fn all(&self) -> Vec<&Tensor> {
+        self.0.tensors().map(|(_, tensor)| tensor).collect()
+    }
+}
+
+#[test]
+fn weights_are_loaded_once_for_all_runtimes_that_share_them() {
+    for backend in model::PROCESSORS {
+        let source = Counting(tiny(), AtomicUsize::new(0));
+        let weights = SharedWeights::default();
+        let runtime = || {
+            let config = source.0.config();
+            ModelRuntime::sharing(backend(1), config, &source, &SMALL, PagedIdentity::default(), &weights)
+                .expect("the model loads")
+        };
+        let row = |runtime: &mut ModelRuntime<CpuBackend>| {
+            let sequence = runtime.seq_create().expect("a slot");
+            model::last_row(runtime, sequence, &[1, 2, 3])
+        };
+        let asked = || source.1.load(Ordering::Relaxed);
+        let mut first = runtime();
+        let once = asked();
+        assert!(once >= source.0.tensors().len());
+        let mut second = runtime();
+        assert_eq!(asked(), once, "the second one loads nothing");
+        let expected = row(&mut first);
+        assert_eq!(row(&mut second), expected);
+        drop(first);
+        assert_eq!(row(&mut second), expected, "the weights stay with who is left");
+        let mut third = runtime();
+        assert_eq!((asked(), row(&mut third)), (once, expected.clone()));
+        drop((second, third));
+        assert_eq!(row(&mut runtime()), expected);
+        assert_eq!(asked(), 2 * once, "with the last one they were gone");
     }
 }

@@ -14,6 +14,7 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
     text.lines().map(|line| line.split('\t').collect()).collect()
 }
 
+///
 #[test]
 fn every_row_of_the_table_is_what_the_compiler_lays_out() {
     let ours = layout::text();
@@ -26,6 +27,7 @@ fn every_row_of_the_table_is_what_the_compiler_lays_out() {
     assert_eq!(ours, TABLE, "the rows stand in the order of the table");
 }
 
+///
 #[test]
 fn table_has_only_rows_of_the_three_kinds() {
     for row in rows(TABLE) {
@@ -39,6 +41,7 @@ fn table_has_only_rows_of_the_three_kinds() {
     }
 }
 
+///
 #[test]
 fn field_widths_of_the_table_sum_to_the_size_of_each_record() {
     let mut size = BTreeMap::new();
@@ -94,6 +97,7 @@ fn only_two_records_are_read_shorter_than_they_are() {
     assert_eq!(shorter, [("LaneAdmit", 136, 144), ("TickPlan", 152, 168)]);
 }
 
+/// values of enums are integers with a name each.
 #[test]
 fn constants_have_one_name_each_and_statuses_are_all_listed() {
     let mut names = BTreeSet::new();

@@ -272,6 +272,7 @@ fn ring_that_differs_from_its_header_is_refused_and_the_others_stay() {
 }
 
 /// E-42, E-43: attaching an id again replaces that ring, starts its cursor over, and leaves the others.
+/// E-44.
 #[test]
 fn attaching_again_replaces_one_ring() {
     let mut shared = shared(4, 40);
@@ -286,6 +287,7 @@ fn attaching_again_replaces_one_ring() {
 }
 
 /// E-45.
+/// E-30.
 #[test]
 fn ring_that_is_not_attached_is_unknown_to_readers_and_out_of_bounds_to_writers() {
     let mut rings = SharedRings::new();

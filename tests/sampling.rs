@@ -279,6 +279,29 @@ fn head_selection_matches_the_full_sort() {
     }
 }
 
+/// T-116: rows and temperatures at the ends of the format, where a product is no number or infinite.
+#[test]
+fn extreme_temperatures_draw_as_the_full_sort_does() {
+    let rows: [&[f32]; 7] = [
+        &[0.0, -1.0, 2.0],
+        &[0.0, -1.0, -2.0],
+        &[-3.0, -1.0, -2.0],
+        &[-0.0, 0.0],
+        &[f32::MAX, 1.0, f32::MIN],
+        &[-INF, 0.0, 1e-40],
+        &[NAN, 1.0, -INF, 1.0],
+    ];
+    for row in rows {
+        for temperature in [f32::from_bits(1), 1e-38, 1e-20, 1e20, f32::MAX, INF] {
+            for (top_k, u) in [(0, 0.0), (0, 0.6), (2, 0.99)] {
+                let case = Case { row: row.to_vec(), temperature, cuts: Cuts { top_k, ..Cuts::OFF }, u };
+                let token = draw(row, temperature, case.cuts, u, &mut Scratch::new());
+                assert_eq!(token, fully_sorted(&case), "{row:?}, t {temperature:e}, {top_k}, u {u}");
+            }
+        }
+    }
+}
+
 /// The same in f64, with the mass of each token; none when the answer hangs on the last bits.
 fn in_double_precision(case: &Case) -> Option<u32> {
     // How far a boundary moves when every sum is in f32: a few steps of the format for each of the terms.

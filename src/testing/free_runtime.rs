@@ -34,6 +34,20 @@ impl FreeRuntime {
     }
 }
 
+/// Answers a feed of `fed` tokens, with which its sequence holds `held`.
+pub(super) fn answer(feed: &Feed<'_>, fed: usize, held: u64, answers: &mut Answers) {
+    match feed.want {
+        Want::Nothing => answers.push_nothing(),
+        Want::LastRow => {
+            answers.push_rows(1);
+        }
+        Want::EveryRow => {
+            answers.push_rows(fed);
+        }
+        Want::Token(_) => answers.push_pick(Pick { token: u32::from(held.is_multiple_of(2)), logprobs: None }),
+    }
+}
+
 impl Runtime for FreeRuntime {
     fn describe(&self) -> &Descriptor {
         &self.descriptor
@@ -74,14 +88,6 @@ impl Runtime for FreeRuntime {
         Ok(())
     }
 
-    fn seq_export(&mut self, _: SeqHandle, _: u64, _: u8) -> Result<Vec<u8>, RuntimeError> {
-        Err(RuntimeError::Unsupported)
-    }
-
-    fn seq_import(&mut self, _: SeqHandle, _: &[u8]) -> Result<u64, RuntimeError> {
-        Err(RuntimeError::Unsupported)
-    }
-
     fn mem_counters(&self) -> MemCounters {
         MemCounters::default()
     }
@@ -92,17 +98,7 @@ impl Runtime for FreeRuntime {
             let Input::Tokens(tokens) = feed.input else { return Err(RuntimeError::Unsupported) };
             let held = self.len_mut(feed.sequence)?;
             *held += tokens.len() as u64;
-            let token = u32::from(*held % 2 == 0);
-            match feed.want {
-                Want::Nothing => answers.push_nothing(),
-                Want::LastRow => {
-                    answers.push_rows(1);
-                }
-                Want::EveryRow => {
-                    answers.push_rows(tokens.len());
-                }
-                Want::Token(_) => answers.push_pick(Pick { token, logprobs: None }),
-            }
+            answer(feed, tokens.len(), *held, answers);
         }
         Ok(())
     }

@@ -12,28 +12,28 @@
 //! ```
 //!
 //! Everything here panics when the engine is wrong: it is for tests.
-//!
-//! # Not here
-//! The scenario that starts a lane from a cached prefix (TS-14) comes with the prefix cache, the helper that registers a
-//! strategy with speculation.
 
 mod agreement;
 mod events;
 mod executor;
+mod free_pages;
 mod free_runtime;
 mod harness;
 mod restless;
 pub mod schedule;
 mod shared;
+mod strategy;
 pub mod tick_contract;
 
 pub use crate::engine::{PlanBuilder, basic_admit};
 pub use agreement::{RowDisagreement, TokenDisagreement, rows_agree, tokens_agree, top_margin};
 pub use events::Events;
+pub use free_pages::FreePagedRuntime;
 pub use free_runtime::FreeRuntime;
 pub use harness::Harness;
 pub use restless::RestlessRings;
 pub use shared::SharedStage;
+pub use strategy::{register_prompt_lookup_with, register_strategy};
 
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;

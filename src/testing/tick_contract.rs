@@ -2,12 +2,10 @@
 //! The first scenarios of the tick contract, for any engine (TS-1 .. TS-15).
 //!
 //! Each function takes a maker of harnesses around fresh engines of one kind. It asks of the engine a vocabulary above 64
-//! ids, a context of at least 256 tokens, and room for four lanes of 128 tokens.
-//!
-//! # Not here
-//! TS-14 seeds a lane from the prefix cache and comes with it.
+//! ids, a context of at least 256 tokens, pages that divide 64 tokens, and room for four lanes of 128 tokens.
 
 use super::{EngineInspect, Events, Harness, StageRings};
+use crate::record::constant::misc::ALL_SPACES;
 use crate::record::constant::{admit_status, fault, finish, sampling, shed_kind, tick_flag, tick_status};
 use crate::record::{LaneAdmit, Status};
 
@@ -26,6 +24,7 @@ pub fn run_all<E: EngineInspect, R: StageRings>(mut make: impl FnMut() -> Harnes
     prefill_stops_at_the_budget(&mut make);
     prefill_goes_on_where_the_lane_stands(&mut make);
     faulted_lane_leaves_its_neighbour_alone(&mut make);
+    lane_starts_from_a_published_prompt(&mut make);
     events_echo_the_plan_number(&mut make);
 }
 
@@ -279,6 +278,37 @@ pub fn faulted_lane_leaves_its_neighbour_alone<E: EngineInspect, R: StageRings>(
     assert_eq!(h.tokens_of(&events, 2).len(), 1);
     let plan = h.plan().retire(1, false);
     assert_eq!(h.refused(plan), Status::RejectUnknownLane);
+}
+
+/// TS-14 (T-34, T-77, S-40): what one lane leaves another starts from, once per lease, with the tokens of a cold lane.
+pub fn lane_starts_from_a_published_prompt<E: EngineInspect, R: StageRings>(make: &mut impl FnMut() -> Harness<E, R>) {
+    let prompt: Vec<u32> = (0..65).map(|token| token % 60).collect();
+    let mut cold = make();
+    let staged = cold.prompt(&prompt);
+    let plan = cold.plan().admit(3, staged).prefill(3, 0, 65).decode(3, 1);
+    let events = cold.tick_ok(plan);
+    let expected = cold.tokens_of(&events, 3);
+
+    let mut h = make();
+    let staged = h.prompt(&prompt[..64]);
+    let plan = h.plan().admit(1, staged).prefill(1, 0, 64);
+    h.tick_ok(plan);
+    let plan = h.plan().retire(1, true);
+    h.tick_ok(plan);
+    let matched = h.engine.space_match(ALL_SPACES, &prompt, &[]).map(|result| result.spaces.count);
+    assert_eq!(matched, Ok(1), "one space");
+    let lengths: Vec<u64> = h.engine.match_candidates().iter().map(|candidate| candidate.prefix_len).collect();
+    assert_eq!(lengths, [64]);
+    let lease = h.engine.seed_acquire(&prompt, 64, 0);
+    let Ok(lease) = lease else { panic!("the seed is offered and not served: {lease:?}") };
+    let staged = h.prompt(&prompt);
+    let plan = h.plan().admit_with(|admit| admit.seed_handle = lease, 2, staged).prefill(2, 64, 1).decode(2, 1);
+    let events = h.tick_ok(plan);
+    assert_eq!(events.admit_for(2).map(|result| result.status), Some(admit_status::ADMITTED));
+    assert_eq!(h.tokens_of(&events, 2), expected);
+    assert_eq!(h.committed(2).len(), 66);
+    let plan = h.plan().admit_with(|admit| admit.seed_handle = lease, 4, staged);
+    assert_eq!(h.refused(plan), Status::RejectStaleSeed, "the lease was consumed");
 }
 
 /// TS-15 (T-147).

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use ictus::backend::{Backend, KvType};
+use ictus::backend::cpu::CpuBackend;
+use ictus::backend::{Arithmetic, Backend, KvType};
 use ictus::checkpoint::Checkpoint;
 use ictus::runtime::{
     Answer, Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want,
@@ -24,12 +25,22 @@ pub(crate) fn options(kv_type: KvType, tokens: usize) -> PagedOptions {
         max_lanes: 8,
         prefill_step_tokens: 512,
         pass_rows: 0,
+        cache_resident_tokens: 0,
+        cache_exported_tokens: 0,
     }
 }
 
+/// The processor with rounded activations.
+pub(crate) fn fast(threads: usize) -> CpuBackend {
+    CpuBackend::new(threads).with_arithmetic(Arithmetic::Fast)
+}
+
+/// The processor in each of its arithmetics, with so many threads.
+pub(crate) const PROCESSORS: [fn(usize) -> CpuBackend; 2] = [CpuBackend::new, fast];
+
 /// A runtime over the checkpoint.
 pub(crate) fn runtime<B: Backend>(backend: B, checkpoint: &Checkpoint, options: &PagedOptions) -> ModelRuntime<B> {
-    let identity = PagedIdentity::default();
+    let identity = PagedIdentity { embedding: checkpoint.embedding(), ..PagedIdentity::default() };
     ModelRuntime::new(backend, checkpoint.config(), checkpoint, options, identity).expect("the model loads")
 }
 

@@ -2,10 +2,11 @@
 //!
 //! Independent of the real kernels; it also counts the bytes that it is asked to keep.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ictus::backend::{AttentionShape, Backend, BackendError, Gate, KvShape, KvType, RopeTable, Span};
+use ictus::backend::{AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, KvType, RopeTable, Span};
 use ictus::checkpoint::RopePairing;
 use ictus::tensor::{Tensor, dequantise_row};
 
@@ -28,6 +29,11 @@ impl Naive {
     fn request(&self, bytes: usize) -> Result<(), BackendError> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         if request == self.failing { Err(BackendError::OutOfMemory { bytes: bytes as u64 }) } else { Ok(()) }
+    }
+
+    /// Requests for memory or rows so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// Bytes of pages, and bytes of buffers at their largest.
@@ -78,6 +84,22 @@ impl Pages {
         assert!(page < self.shape.pages, "the page is in the pool");
         let cell = (layer * self.shape.pages + page) * self.shape.page_size_tokens;
         (cell + position % self.shape.page_size_tokens) * 2 * self.width()
+    }
+
+    /// Where the elements of a token lie, in the order of a payload: layer, head, keys before values, element.
+    fn places(&self, block_table: &[u32], position: usize) -> Vec<usize> {
+        let KvShape { layers, n_kv_heads, head_dim, .. } = self.shape;
+        let span = Span { first_row: 0, rows: 1, start: position, block_table };
+        let mut places = Vec::new();
+        for layer in 0..layers {
+            for head in 0..n_kv_heads {
+                for part in [0, self.width()] {
+                    let at = self.cell(layer, &span, position) + part + head * head_dim;
+                    places.extend(at..at + head_dim);
+                }
+            }
+        }
+        places
     }
 
     fn rounded(&self, value: f32) -> f32 {
@@ -174,21 +196,33 @@ impl Backend for Naive {
         }
     }
 
-    fn rope(&self, x: &mut Buffer, head_dim: usize, table: &RopeTable, spans: &[Span<'_>]) {
+    fn angles(&self, table: &RopeTable, spans: &[Span<'_>], out: &mut Buffer) {
         let pairs = table.frequencies.len();
         for span in spans {
             for i in 0..span.rows {
-                for head in x.row_mut(span.first_row + i).chunks_mut(head_dim) {
-                    for (pair, frequency) in table.frequencies.iter().enumerate() {
-                        let (one, two) = match table.pairing {
-                            RopePairing::Interleaved => (2 * pair, 2 * pair + 1),
-                            RopePairing::Halves => (pair, pair + pairs),
-                        };
-                        let (sin, cos) = ((span.start + i) as f64 * frequency).sin_cos();
-                        let (a, b) = (f64::from(head[one]), f64::from(head[two]));
-                        head[one] = (a * cos - b * sin) as f32;
-                        head[two] = (a * sin + b * cos) as f32;
-                    }
+                let row = out.row_mut(span.first_row + i);
+                for (pair, frequency) in table.frequencies.iter().enumerate() {
+                    let angle = (span.start + i) as f64 * frequency;
+                    (row[pair], row[pairs + pair]) = (angle.cos() as f32, angle.sin() as f32);
+                }
+            }
+        }
+    }
+
+    fn rope(&self, x: &mut Buffer, head_dim: usize, pairing: RopePairing, angles: &Buffer) {
+        assert_eq!(x.rows(), angles.rows(), "each row has its angles");
+        let pairs = angles.width / 2;
+        for row in 0..x.rows() {
+            for head in x.row_mut(row).chunks_mut(head_dim) {
+                for pair in 0..pairs {
+                    let (one, two) = match pairing {
+                        RopePairing::Interleaved => (2 * pair, 2 * pair + 1),
+                        RopePairing::Halves => (pair, pair + pairs),
+                    };
+                    let (cos, sin) = (f64::from(angles.row(row)[pair]), f64::from(angles.row(row)[pairs + pair]));
+                    let (a, b) = (f64::from(head[one]), f64::from(head[two]));
+                    head[one] = (a * cos - b * sin) as f32;
+                    head[two] = (a * sin + b * cos) as f32;
                 }
             }
         }
@@ -266,9 +300,33 @@ impl Backend for Naive {
         }
     }
 
+    fn keep_rows(&self, x: &mut Buffer, rows: &[usize]) {
+        let kept: Vec<f32> = rows.iter().flat_map(|&row| x.row(row)).copied().collect();
+        x.values.clear();
+        x.values.extend(kept);
+    }
+
+    fn add_rows(&self, x: &mut Buffer, rows: &[usize], y: &Buffer) {
+        for (from, &to) in rows.iter().enumerate() {
+            x.row_mut(to).iter_mut().zip(y.row(from)).for_each(|(x, y)| *x += y);
+        }
+    }
+
+    fn each_row(&self, x: &mut Buffer, f: EachRow<'_>) -> Result<(), BackendError> {
+        self.request(4 * x.values.len())?;
+        (0..x.rows()).for_each(|row| f(0, row, x.row_mut(row)));
+        Ok(())
+    }
+
     fn read(&self, x: &Buffer, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
         self.request(4 * out.len())?;
         out.copy_from_slice(&x.values[first_row * x.width..][..out.len()]);
+        Ok(())
+    }
+
+    fn write(&self, x: &mut Buffer, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
+        self.request(4 * values.len())?;
+        x.values[first_row * x.width..][..values.len()].copy_from_slice(values);
         Ok(())
     }
 
@@ -280,5 +338,49 @@ impl Backend for Naive {
                 pages.cells.copy_within(at(from)..at(from) + page, at(to));
             }
         }
+    }
+
+    fn read_tokens(
+        &self,
+        pages: &Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<(), BackendError> {
+        self.request(out.len())?;
+        let mut bytes = Vec::new();
+        for position in positions {
+            for place in pages.places(block_table, position) {
+                match pages.shape.element {
+                    KvType::F32 => bytes.extend(pages.cells[place].to_le_bytes()),
+                    KvType::F16 => bytes.extend(half::f16::from_f32(pages.cells[place]).to_le_bytes()),
+                }
+            }
+        }
+        out.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn write_tokens(
+        &self,
+        pages: &mut Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        self.request(bytes.len())?;
+        let size = pages.shape.element.bytes();
+        let mut elements = bytes.chunks(size);
+        for position in positions {
+            for place in pages.places(block_table, position) {
+                let element = elements.next().expect("as many bytes as tokens take");
+                pages.cells[place] = match *element {
+                    [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+                    [a, b] => half::f16::from_le_bytes([a, b]).to_f32(),
+                    _ => panic!("elements of {size} bytes"),
+                };
+            }
+        }
+        Ok(())
     }
 }

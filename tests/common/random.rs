@@ -21,6 +21,11 @@ impl Random {
         Self { state: key }
     }
 
+    /// What it stands at: as a key it goes on from here.
+    pub(crate) fn key(&self) -> u64 {
+        self.state
+    }
+
     /// The next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -38,6 +38,9 @@ static std::vector<std::uint32_t> greedy(ictus::Model &model, const std::string 
     const auto emitted = model.read_tokens(events.emit_for(3)->token_ref);
     std::size_t index = 0;
     for (const ictus_lane_logprob_t &record : events.logprobs()) CHECK(record.top_ids[0] == emitted[index++]);
+    const ictus_lane_cost_t cost = model.lane_cost(3);
+    CHECK(cost.prefill_tokens == tokens.size() && cost.answered_steps == n && cost.decoded_tokens == n - 1u && cost.pages > 0);
+    CHECK(thrown([&] { model.lane_cost(4); }) == ICTUS_REJECT_UNKNOWN_LANE);
     ictus::Plan retire(2);
     retire.retire(3);
     CHECK(model.tick(retire).record().mem.pool_blocks_used == 0);
@@ -133,6 +136,24 @@ int main(int argc, char **argv) {
         CHECK(ictus_tick_sequence_free(model.handle(), moved.release()) == ICTUS_STATUS_OK);
     }
 
+    // Texts outside lanes.
+    const std::vector<float> vector = model.embed({1, 2, 3});
+    CHECK(vector.size() == info.hidden && vector == model.embed({1, 2, 3}));
+    CHECK(thrown([&] { model.embed({}); }) == ICTUS_REJECT_BOUNDS);
+    std::uint32_t token = 0, whole = 0;
+    CHECK(model.layers() == info.layers && model.forward_stage({1, 2, 3}, 0, info.layers, {}, whole).empty());
+    const std::vector<std::uint8_t> passed = model.forward_stage({1, 2, 3}, 0, 1, {}, token);
+    CHECK(!passed.empty() && token == ICTUS_NO_TOKEN);
+    CHECK(model.forward_stage({1, 2, 3}, 1, info.layers, passed, token).empty() && token == whole);
+    CHECK(thrown([&] { model.forward_stage({1, 2, 4}, 1, info.layers, passed, token); }) == ICTUS_REJECT_BAD_STRUCT);
+
+    // Adapters: this one cannot be read.
+    CHECK(thrown([&] { model.load_adapter("/nonexistent"); }) == ICTUS_ERR_UNKNOWN_HANDLE);
+    CHECK(model.last_error().find("/nonexistent") != std::string::npos);
+    CHECK(thrown([&] { model.unload_default_adapter(); }) == ICTUS_ERR_UNKNOWN_HANDLE);
+    CHECK(model.sampling_defaults().struct_size == sizeof(ictus_claimed_sampling_t));
+    CHECK(std::string(ictus_explain(ICTUS_NEEDS_REPLAN)).find("plan again") != std::string::npos);
+
     // Moves leave nothing behind.
     ictus::Model owner = std::move(model);
     CHECK(model.handle() == nullptr && owner.info().vocab_size == info.vocab_size);
@@ -155,6 +176,37 @@ int main(int argc, char **argv) {
         CHECK(chat.detokenize(prompt, ICTUS_TEXT_SHOW_SPECIAL).find("Hello!") != std::string::npos);
         CHECK(chat.chat_tokens(messages, 0).size() < prompt.size());
     }
+    // A driver: the same text by steps and by a thread, and by range-for.
+    std::string said[2];
+    for (const bool threaded : {false, true}) {
+        ictus::DriverOptions choices;
+        ictus::Driver driver(owner, choices.threaded(threaded));
+        ictus::Request request("Once upon a time");
+        request.max_tokens(20).logprobs(2).priority(1).stop("never said");
+        ictus::Stream stream = driver.submit(request);
+        CHECK(stream.request() == 1);
+        std::size_t n = 0, n_logprobs = 0;
+        bool started = false, finished = false;
+        for (const ictus::DriverEvent &event : stream) {
+            CHECK(event.request() == 1 && !finished);
+            started = started || event.started();
+            finished = event.finished();
+            n += event.tokens.size();
+            n_logprobs += event.logprobs.size();
+            said[threaded ? 1 : 0] += event.text;
+            if (finished) CHECK(event.record.answer_tokens == n && event.record.finish == ICTUS_DRIVER_FINISH_MAX_TOKENS);
+        }
+        CHECK(started && finished && n == 20 && n_logprobs == 20 && stream.request() == 0);
+        // A stream that is dropped is cancelled; a model has one driver; what is refused says why.
+        { ictus::Stream dropped = driver.submit(ictus::Request("A cat").max_tokens(100000)); }
+        CHECK(thrown([&] { ictus::Driver second(owner); }) == ICTUS_EBUSY);
+        CHECK(thrown([&] { driver.submit(ictus::Request(std::vector<std::uint32_t>{})); }) == ICTUS_REJECT_ILLEGAL_COMBINATION);
+        CHECK(thrown([&] { driver.submit(ictus::Request("x").stop("")); }) == ICTUS_REJECT_BOUNDS);
+        CHECK(!driver.cancel(99));
+        if (threaded) CHECK(thrown([&] { driver.step(); }) == ICTUS_ERR_OP_UNSUPPORTED);
+    }
+    CHECK(said[0] == said[1] && !said[0].empty());
+
     std::puts("wrapper: ok");
     return 0;
 }

@@ -7,6 +7,7 @@ use ictus::testing::{Harness, SharedStage, tick_contract};
 
 use super::host::{SUPPORTS, fake, small};
 
+/// TS-1 .. TS-15.
 #[test]
 fn contract_holds_whoever_picks_the_tokens() {
     for support in SUPPORTS {
@@ -21,6 +22,7 @@ fn contract_holds_whoever_picks_the_tokens() {
     }
 }
 
+/// TS-1 .. TS-15.
 #[test]
 fn contract_holds_in_small_prefill_steps() {
     for step in [1, 3, 64] {
@@ -28,11 +30,13 @@ fn contract_holds_in_small_prefill_steps() {
     }
 }
 
+/// TS-1 .. TS-13, TS-15.
 #[test]
 fn contract_holds_on_a_head_only_runtime() {
     tick_contract::run_all(|| fake(|options| options.descriptor.truncate_partial = false));
 }
 
+/// TS-1 .. TS-15.
 #[test]
 fn contract_holds_in_a_pool_that_shares_cells() {
     tick_contract::run_all(|| {
@@ -44,6 +48,7 @@ fn contract_holds_in_a_pool_that_shares_cells() {
     });
 }
 
+/// TS-1 .. TS-15.
 #[test]
 fn contract_holds_over_shared_rings() {
     tick_contract::run_all(|| {

@@ -189,7 +189,7 @@ fn wanted_latency_shortens_prefill_steps() {
     }
 }
 
-/// TS-38 (T-87): when a row-less step must be complete on return.
+/// TS-38 (T-87, R-18, R-38): when a row-less step must be complete on return.
 #[test]
 fn slow_steps_and_wanted_latency_are_waited_out() {
     let waits = |h: &mut Fake, offset: u32| {

@@ -2,7 +2,8 @@
 //! Requests on their way, and what the next plan does with them.
 
 use super::Below;
-use super::request::{Request, Transcript};
+use super::request::{Counts, Request, Transcript};
+use super::starts::{Holdings, Start};
 use crate::record::LaneAdmit;
 use crate::record::constant::{finish, sampling};
 use crate::testing::{EngineInspect, Harness, StageRings};
@@ -24,9 +25,14 @@ pub(super) struct Lane {
     /// Of the admission it lives under: prompt tokens and those of them to replay.
     pub(super) prompt_len: usize,
     pub(super) replay: usize,
+    /// Prompt tokens that it started with.
+    pub(super) seeded: usize,
+    /// The adapter that it was admitted with; 0 is none.
+    pub(super) adapter: u64,
     pub(super) committed: usize,
     /// The row of a HOST lane that waits for its commit.
     pub(super) row: Option<Row>,
+    pub(super) counts: Counts,
 }
 
 /// A row as the host read it, and its nonce.
@@ -40,9 +46,15 @@ pub(super) struct Row {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Act {
     pub(super) admit: bool,
+    /// What an admit starts from: [`Holdings::start`].
+    pub(super) start: usize,
     pub(super) commits: bool,
     pub(super) prefill: usize,
     pub(super) grant: u16,
+    /// How far drafts may exceed the grant.
+    pub(super) overshoot: u16,
+    /// Admitted with the request's strategy.
+    pub(super) drafts: bool,
     pub(super) retire: bool,
     pub(super) publish: bool,
 }
@@ -58,8 +70,11 @@ impl Lane {
             transcript: Transcript::default(),
             prompt_len: 0,
             replay: 0,
+            seeded: 0,
+            adapter: 0,
             committed: 0,
             row: None,
+            counts: Counts::default(),
         }
     }
 
@@ -76,15 +91,21 @@ impl Lane {
     }
 
     pub(super) fn prefill_end(&self) -> usize {
-        self.prompt_len - self.replay
+        (self.prompt_len - self.replay).max(self.seeded)
     }
 
     pub(super) fn prefill_left(&self) -> usize {
         self.prefill_end().saturating_sub(self.committed)
     }
 
-    /// The admit that takes the request up where it stands.
-    pub(super) fn admit<E: EngineInspect, R: StageRings>(&mut self, harness: &mut Harness<E, R>) -> (LaneAdmit, u32) {
+    /// The admit that takes the request up where it stands, and what it starts from; prefill and grant of `act` are then for what is
+    /// left.
+    pub(super) fn admit<E: EngineInspect, R: StageRings>(
+        &mut self,
+        harness: &mut Harness<E, R>,
+        holdings: &Holdings,
+        act: &mut Act,
+    ) -> (LaneAdmit, Option<Start>) {
         let mut prompt = self.request.prompt.clone();
         prompt.extend(&self.transcript.tokens);
         let mut admit = self.request.admit;
@@ -97,10 +118,22 @@ impl Lane {
         if !ids.is_empty() {
             admit.logit_bias_handle = harness.engine.logit_bias_create(&ids, &addends).expect("a bias is kept");
         }
+        if let Some(path) = &self.request.adapter {
+            self.adapter = harness.engine.adapter_load(path).expect("the adapter fits");
+            harness.engine.adapter_bind(self.tag, self.adapter).expect("it is loaded");
+        }
         self.prompt_len = prompt.len();
-        self.committed = 0;
+        let start = holdings.start(harness, &prompt, self.adapter, act.start);
+        admit.seed_handle = start.map_or(0, |start| start.lease);
+        self.seeded = start.map_or(0, |start| start.len);
+        self.committed = self.seeded;
         self.row = None;
-        (admit, admit.logit_bias_handle)
+        let whole = act.prefill == self.request.prompt.len();
+        act.prefill = if whole { self.prefill_left() } else { act.prefill.min(self.prefill_left()) };
+        let most = self.prompt_len - self.prefill_end() + self.tokens_left();
+        act.grant = act.grant.min(most as u16);
+        act.overshoot = act.overshoot.min(most as u16 - act.grant);
+        (admit, start)
     }
 }
 
@@ -114,6 +147,8 @@ pub(super) fn draw_plan(lanes: &[Lane], lanes_max: usize, below: &mut Below<'_>)
         match lane.stage {
             Stage::Waiting if !lane.done() && room > 0 && below(3) == 0 => {
                 act.admit = true;
+                act.start = if below(4) == 0 { 0 } else { 1 + below(24) };
+                act.drafts = below(4) > 0;
                 room -= 1;
                 let whole = lane.request.prompt.len();
                 act.prefill = if below(2) == 0 { whole } else { below(whole + 1) };
@@ -131,6 +166,7 @@ pub(super) fn draw_plan(lanes: &[Lane], lanes_max: usize, below: &mut Below<'_>)
             }
             Stage::Waiting => {}
         }
+        act.overshoot = draw_overshoot(lane, act, below);
         act.publish = act.retire && below(2) == 0;
         acts.push((number, act));
     }
@@ -142,12 +178,26 @@ pub(super) fn draw_plan(lanes: &[Lane], lanes_max: usize, below: &mut Below<'_>)
     (acts, budget)
 }
 
-fn draw_grant(lane: &Lane, below: &mut Below<'_>) -> u16 {
+/// Steps and tokens that the lane may still be granted.
+fn grantable(lane: &Lane) -> usize {
     let tail = match lane.stage {
         Stage::Waiting => lane.transcript.tokens.len(),
         Stage::Live => lane.prompt_len.saturating_sub(lane.committed.max(lane.prefill_end())),
     };
-    let left = tail + lane.tokens_left();
+    tail + lane.tokens_left()
+}
+
+/// No further than the request wants tokens.
+fn draw_overshoot(lane: &Lane, act: Act, below: &mut Below<'_>) -> u16 {
+    let left = grantable(lane).saturating_sub(act.grant.into());
+    match act.grant > 0 && !lane.is_host() && below(2) == 0 {
+        true => below(left.min(8) + 1) as u16,
+        false => 0,
+    }
+}
+
+fn draw_grant(lane: &Lane, below: &mut Below<'_>) -> u16 {
+    let left = grantable(lane);
     match lane.is_host() {
         true => 1,
         false => (1 + below(left.clamp(1, 7))).min(left) as u16,

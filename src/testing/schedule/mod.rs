@@ -8,6 +8,9 @@
 //! - chunk lengths, prefill budgets that cut chunks, grants of several tokens, decoding in the tick that completes a prompt;
 //! - ticks that are asked to end at random points;
 //! - lanes that are retired in the middle and admitted again, with what they had said as a tail to replay (T-97);
+//! - lanes that start from what others left in the cache, in the pool or exported, or on a fork that the host adopts; forks that are
+//!   published, or leave the engine as bytes and come back; leases that are held for a while, and evictions between ticks;
+//! - drafts, for requests that name a strategy, and grants that accepted drafts may exceed;
 //! - noise: neighbours that nobody compares, some of which fault.
 //!
 //! On the way the harness holds the engine to its word: what was prefilled and what the shed report says was not add up to what
@@ -15,12 +18,14 @@
 
 mod draw;
 mod request;
+mod starts;
 
-pub use request::{Request, Transcript, random_requests};
+pub use request::{Counts, Request, Transcript, drafted, random_requests};
 
 use std::collections::BTreeMap;
 
 use self::draw::{Act, Lane, Row, Stage, draw_plan};
+use self::starts::Holdings;
 use super::{EngineInspect, Events, Harness, RestlessRings};
 use crate::engine::PlanBuilder;
 use crate::record::constant::{fault, finish, shed_kind};
@@ -53,12 +58,14 @@ pub fn run_alone<E: EngineInspect>(engine: E, request: &Request) -> Transcript {
                 act.grant = 1;
             }
         }
-        run_plan(&mut harness, std::slice::from_mut(&mut lane), &[(0, act)], u32::MAX).expect("the plan is good");
+        let lanes = std::slice::from_mut(&mut lane);
+        run_plan(&mut harness, lanes, &mut Holdings::default(), &mut [(0, act)], u32::MAX).expect("the plan is good");
     }
     panic!("the request alone does not come to an end");
 }
 
-/// Runs requests together under one random schedule, beside `noise` lanes like them, at most `lanes_max` at once.
+/// Runs requests together under one random schedule, beside `noise` lanes like them, at most `lanes_max` at once; answers also
+/// what happened on the way.
 ///
 /// # Panics
 /// When the engine refuses a plan for anything but room, a compared lane faults, or the schedule gets stuck.
@@ -68,7 +75,7 @@ pub fn run_together<E: EngineInspect>(
     noise: usize,
     lanes_max: usize,
     below: &mut Below<'_>,
-) -> Vec<Transcript> {
+) -> (Vec<Transcript>, Counts) {
     let rings = RestlessRings::new(below(usize::MAX) as u64);
     let mut harness = Harness::with_engine_and_rings(engine, rings).with_max_decode_lanes(lanes_max as u32);
     let noise = requests.iter().cycle().take(noise * usize::from(!requests.is_empty()));
@@ -78,28 +85,35 @@ pub fn run_together<E: EngineInspect>(
         .enumerate()
         .map(|(number, (request, noise))| Lane::new(number as u64, request.clone(), noise))
         .collect();
+    let mut holdings = Holdings::default();
     for _ in 0..PLANS_MAX {
         harness.engine.audit();
         if lanes.iter().filter(|lane| !lane.noise).all(Lane::done) {
-            return lanes.into_iter().filter(|lane| !lane.noise).map(|lane| lane.transcript).collect();
+            let mut counts = Counts::default();
+            lanes.iter().for_each(|lane| counts += lane.counts);
+            holdings.release(&mut harness);
+            harness.engine.audit();
+            let compared = lanes.into_iter().filter(|lane| !lane.noise);
+            return (compared.map(|lane| lane.transcript).collect(), counts);
         }
         let (mut acts, budget) = draw_plan(&lanes, lanes_max, below);
         disturb_noise(&mut harness, &lanes, below);
-        let mut outcome = run_plan(&mut harness, &mut lanes, &acts, budget);
+        holdings.disturb(&mut harness, &lanes, below);
+        let mut outcome = run_plan(&mut harness, &mut lanes, &mut holdings, &mut acts, budget);
         if outcome == Err(Status::NeedsReplan) {
             // Perhaps it fits without newcomers.
             acts.retain(|(_, act)| !act.admit);
-            outcome = run_plan(&mut harness, &mut lanes, &acts, budget);
+            outcome = run_plan(&mut harness, &mut lanes, &mut holdings, &mut acts, budget);
         }
         if let Err(status) = outcome {
             assert_eq!(status, Status::NeedsReplan, "a plan of the schedule is refused");
-            make_room(&mut harness, &mut lanes, below);
+            make_room(&mut harness, &mut lanes, &mut holdings, below);
         }
     }
     panic!("the schedule does not come to an end");
 }
 
-/// Runs requests alone, then together under `schedules` random schedules, and compares.
+/// Runs requests alone, then together under `schedules` random schedules, and compares; answers what happened on the way.
 ///
 /// # Panics
 /// When two runs of a request differ, or as [`run_together`].
@@ -109,11 +123,13 @@ pub fn assert_schedule_invariance<E: EngineInspect>(
     schedules: usize,
     lanes_max: usize,
     below: &mut Below<'_>,
-) {
+) -> Counts {
+    let mut counts = Counts::default();
     let alone: Vec<Transcript> = requests.iter().map(|request| run_alone(make(), request)).collect();
     for schedule in 0..schedules {
         let noise = below(3);
-        let together = run_together(make(), requests, noise, lanes_max, below);
+        let (together, counted) = run_together(make(), requests, noise, lanes_max, below);
+        counts += counted;
         for (number, (alone, together)) in alone.iter().zip(&together).enumerate() {
             assert_eq!(alone.tokens, together.tokens, "tokens of request {number}, schedule {schedule}");
             assert_eq!(alone.finish, together.finish, "finish of request {number}, schedule {schedule}");
@@ -121,35 +137,46 @@ pub fn assert_schedule_invariance<E: EngineInspect>(
             assert!(alone.rows == together.rows, "rows of request {number}, schedule {schedule}");
         }
     }
+    counts
 }
 
 /// Runs one plan and books what came of it. A refused plan changes nothing, here as there.
 fn run_plan<E: EngineInspect>(
     harness: &mut Harness<E, RestlessRings>,
     lanes: &mut [Lane],
-    acts: &[(usize, Act)],
+    holdings: &mut Holdings,
+    acts: &mut [(usize, Act)],
     budget: u32,
 ) -> Result<(), Status> {
     let mut plan = harness.plan().prefill_budget(budget);
     let mut admitted = Vec::new();
     let mut bias_handles = Vec::new();
-    for &(number, act) in acts {
+    for &mut (number, ref mut act) in acts.iter_mut() {
         let lane = &mut lanes[number];
         if act.admit {
-            let (admit, bias) = lane.admit(harness);
-            plan = plan.admit_with(|record| *record = admit, lane.tag, admit.prompt);
-            admitted.push(number);
+            let (admit, start) = lane.admit(harness, holdings, act);
+            let bias = admit.logit_bias_handle;
+            let slot = if act.drafts { lane.request.strategy_slot } else { 0 };
+            plan = plan.admit_with(|record| (*record, record.strategy_slot) = (admit, slot), lane.tag, admit.prompt);
+            admitted.push((number, start));
             bias_handles.extend((bias != 0).then_some(bias));
         }
-        plan = add_records(plan, lane, act);
+        plan = add_records(plan, lane, *act);
     }
     let outcome = harness.tick(plan);
     for bias in bias_handles {
         harness.engine.logit_bias_free(bias).expect("the bias is known: its lane has a copy (E-12)");
     }
+    for start in admitted.iter().filter_map(|(_, start)| *start).filter(|_| outcome.is_err()) {
+        harness.engine.seed_release(start.lease).expect("a refused plan leaves the lease (S-45)");
+    }
     let events = outcome?;
-    for number in admitted {
+    for (number, start) in admitted {
         lanes[number].stage = Stage::Live;
+        if let Some(start) = start {
+            start.count(&mut lanes[number].counts);
+            holdings.consumed(&start);
+        }
     }
     book(harness, lanes, acts, &events);
     Ok(())
@@ -163,7 +190,7 @@ fn add_records(mut plan: PlanBuilder, lane: &Lane, act: Act) -> PlanBuilder {
         plan = plan.prefill(lane.tag, lane.committed as u32, act.prefill as u32);
     }
     if act.grant > 0 {
-        plan = plan.decode(lane.tag, act.grant);
+        plan = plan.decode_with_overshoot(lane.tag, act.grant, act.overshoot);
     }
     if act.retire {
         plan = plan.retire(lane.tag, act.publish);
@@ -221,6 +248,8 @@ fn book_emit<E: EngineInspect>(harness: &Harness<E, RestlessRings>, lane: &mut L
         lane.transcript.finish = if lane.done() { finish::NONE } else { emit.finish };
         return;
     }
+    lane.counts.proposed += u64::from(emit.spec.proposed);
+    lane.counts.accepted += u64::from(emit.spec.accepted);
     lane.transcript.finish = emit.finish;
     lane.transcript.tokens.extend(harness.tokens_of(events, lane.tag));
     let bits = |record: &LaneLogprob| {
@@ -256,11 +285,18 @@ fn disturb_noise<E: EngineInspect>(harness: &mut Harness<E, RestlessRings>, lane
     }
 }
 
-/// Retires one live lane; it will be admitted again. Not to the cache: that may take a cell (T-60).
-fn make_room<E: EngineInspect>(harness: &mut Harness<E, RestlessRings>, lanes: &mut [Lane], below: &mut Below<'_>) {
+/// Gives forks and leases back and retires one live lane; it will be admitted again. Not to the cache: that may take a cell (T-60).
+fn make_room<E: EngineInspect>(
+    harness: &mut Harness<E, RestlessRings>,
+    lanes: &mut [Lane],
+    holdings: &mut Holdings,
+    below: &mut Below<'_>,
+) {
+    holdings.release(harness);
     let live: Vec<usize> = (0..lanes.len()).filter(|&number| lanes[number].stage == Stage::Live).collect();
     if !live.is_empty() {
         let act = Act { retire: true, ..Act::default() };
-        run_plan(harness, lanes, &[(live[below(live.len())], act)], 0).expect("a lane can always be retired");
+        let acts = &mut [(live[below(live.len())], act)];
+        run_plan(harness, lanes, holdings, acts, 0).expect("a lane can always be retired");
     }
 }

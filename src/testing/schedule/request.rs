@@ -16,6 +16,10 @@ pub struct Request {
     pub admit: LaneAdmit,
     /// Bias to add, by token id.
     pub bias: Vec<(i32, f32)>,
+    /// The strategy that a random schedule may name when it admits the request; 0 is none. Alone, a request never drafts.
+    pub strategy_slot: u32,
+    /// Path of the adapter that the lane has; none is the model alone.
+    pub adapter: Option<String>,
     /// Tokens wanted; an end token or a full context may end the answer before.
     pub tokens: usize,
 }
@@ -33,6 +37,46 @@ pub struct Transcript {
     pub rows: Vec<Vec<u32>>,
 }
 
+/// What happened in schedules, counted, so that a test can say that it was there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tokens that were drafted and verified.
+    pub proposed: u64,
+    /// Those that were right.
+    pub accepted: u64,
+    /// Lanes that started from a cached prefix.
+    pub seeded: u64,
+    /// Those of them that started from an exported one.
+    pub imported: u64,
+    /// Lanes that started on an adopted fork.
+    pub adopted: u64,
+    /// Those of them whose fork had been restored from a snapshot.
+    pub restored: u64,
+}
+
+impl core::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.proposed += other.proposed;
+        self.accepted += other.accepted;
+        self.seeded += other.seeded;
+        self.imported += other.imported;
+        self.adopted += other.adopted;
+        self.restored += other.restored;
+    }
+}
+
+/// The requests as `slot` may draft for them: prompts say everything twice, so that there is something to look up. HOST lanes
+/// never draft.
+pub fn drafted(mut requests: Vec<Request>, slot: u32) -> Vec<Request> {
+    for request in &mut requests {
+        let half = request.prompt.len().div_ceil(2);
+        request.prompt.truncate(half);
+        request.prompt.extend_from_within(..);
+        request.strategy_slot = if request.admit.sampling == sampling::HOST { 0 } else { slot };
+    }
+    requests
+}
+
 /// Requests of every sampling mode over a vocabulary: greedy, drawn, penalised, biased, with log-probabilities, and HOST.
 pub fn random_requests(
     count: usize,
@@ -41,10 +85,16 @@ pub fn random_requests(
     tokens_max: usize,
     below: &mut Below<'_>,
 ) -> Vec<Request> {
-    let mut requests = Vec::with_capacity(count);
+    let mut requests: Vec<Request> = Vec::with_capacity(count);
     for number in 0..count {
         let prompt_len = 1 + below(prompt_max);
-        let prompt = (0..prompt_len).map(|_| below(vocab_size as usize) as u32).collect();
+        let mut prompt: Vec<u32> = (0..prompt_len).map(|_| below(vocab_size as usize) as u32).collect();
+        // Half of them begin as an earlier one does, so that one may start from what the other left.
+        if number > 0 && below(2) == 0 {
+            let earlier = &requests[below(number)].prompt;
+            let common = below(earlier.len() + 1).min(prompt_len);
+            prompt[..common].copy_from_slice(&earlier[..common]);
+        }
         let mut admit = basic_admit(0, TokenRef::zeroed());
         let mut bias = Vec::new();
         // Every mode once, then whichever comes.
@@ -64,7 +114,7 @@ pub fn random_requests(
             }
             _ => admit.sampling = sampling::HOST,
         }
-        requests.push(Request { prompt, admit, bias, tokens: 1 + below(tokens_max) });
+        requests.push(Request { prompt, admit, bias, strategy_slot: 0, adapter: None, tokens: 1 + below(tokens_max) });
     }
     requests
 }

@@ -1,0 +1,291 @@
+//! Sampling against the host's own (`ictus::sample`): the same tokens and the same bits.
+
+use ictus::sample::{Cuts, Penalty, Scratch, add_bias, apply_mask, argmax, draw, logprobs, row_is_finite, uniform};
+
+use crate::random::Random;
+use crate::simulator::{Device, args, device};
+use crate::weights::{bits, values};
+
+/// Entries that a block of a pass takes.
+const PART: usize = 4096;
+/// Entries that the walk of a draw can look at.
+const HEAD: usize = 2048;
+
+/// Rows as models give them: most far below a few.
+fn logits(random: &mut Random, rows: usize, vocab: usize) -> Vec<f32> {
+    let mut logits: Vec<f32> = values(random, rows * vocab).iter().map(|x| x * 8.0 - 4.0).collect();
+    for row in logits.chunks_mut(vocab) {
+        for _ in 0..10 {
+            let at = random.below(vocab);
+            row[at] += 6.0;
+        }
+    }
+    logits
+}
+
+struct Survey {
+    best: Vec<f32>,
+    token: Vec<u32>,
+    is_off: Vec<u32>,
+}
+
+fn survey(device: &mut Device, logits: &[f32], vocab: usize) -> Survey {
+    let (rows, parts) = (logits.len() / vocab, vocab.div_ceil(PART));
+    let memory = device.upload(logits);
+    let best = device.room::<f32>(rows * parts);
+    let [place, flags] = [(), ()].map(|()| device.room::<u32>(rows * parts));
+    let row_best = device.room::<f32>(rows);
+    let [token, row_flags] = [(), ()].map(|()| device.room::<u32>(rows));
+    device.launch("ictus_survey", [parts, rows, 1], args![best, place, flags, memory, vocab as u32]);
+    let arguments = args![row_best, token, row_flags, best, place, flags, memory, parts as u32, vocab as u32];
+    device.launch("ictus_survey_merge", [rows, 1, 1], arguments);
+    Survey { best: device.read(row_best), token: device.read(token), is_off: device.read(row_flags) }
+}
+
+#[test]
+fn cuda_greedy_token_is_the_lowest_of_the_best() {
+    let Some(mut device) = device() else { return };
+    let mut random = Random::new("survey");
+    for vocab in [1, 31, 4096, 4097, 9001] {
+        let mut rows = logits(&mut random, 9, vocab);
+        {
+            let mut row = rows.chunks_mut(vocab);
+            let mut edit = |f: &mut dyn FnMut(&mut [f32])| f(row.next().expect("a row"));
+            edit(&mut |row| row.fill(-1.5));
+            edit(&mut |row| row.fill(f32::NEG_INFINITY));
+            edit(&mut |row| row[vocab / 2] = f32::NAN);
+            edit(&mut |row| row[0] = f32::NAN);
+            edit(&mut |row| row[vocab - 1] = f32::INFINITY);
+            // Both zeros are equal.
+            edit(&mut |row| row.iter_mut().enumerate().for_each(|(i, x)| *x = if i % 2 == 0 { -0.0 } else { 0.0 }));
+            // A tie over the border of two parts.
+            edit(&mut |row| {
+                row[vocab - 1] = 50.0;
+                row[vocab / 3] = 50.0;
+            });
+        }
+        let got = device.in_every_schedule(|device| {
+            let Survey { best, token, is_off } = survey(device, &rows, vocab);
+            (bits(&best), token, is_off)
+        });
+        for (i, row) in rows.chunks(vocab).enumerate() {
+            assert_eq!(got.1[i], argmax(row), "{vocab}: row {i}");
+            assert_eq!(got.2[i] != 0, !row_is_finite(row), "{vocab}: row {i}");
+            let best = row.iter().fold(f32::NEG_INFINITY, |best, &x| if x > best { x } else { best });
+            assert_eq!(f32::from_bits(got.0[i]), best, "{vocab}: row {i}");
+        }
+    }
+}
+
+/// Mask, bias and penalties have the host's bits.
+#[test]
+fn cuda_rows_are_shaped_as_on_the_host() {
+    let Some(mut device) = device() else { return };
+    let mut random = Random::new("shape");
+    for vocab in [40, 4100] {
+        let rows = 3;
+        let plain = logits(&mut random, rows, vocab);
+        // The last row's mask ends early and allows nothing.
+        let words = vocab.div_ceil(32) - 1;
+        let mut mask: Vec<u32> = (0..rows * words).map(|_| random.next() as u32 | 1).collect();
+        mask[(rows - 1) * words..].fill(0);
+        // Ids twice, and past the row.
+        let id = |random: &mut Random| random.below(vocab + 5) as u32;
+        let biases: Vec<Vec<(u32, f32)>> = (0..rows)
+            .map(|row| {
+                let mut list: Vec<(u32, f32)> =
+                    (0..row * 150).map(|i| (id(&mut random), i as f32 * 0.37 - 3.0)).collect();
+                list.extend_from_within(..row);
+                list
+            })
+            .collect();
+        let windows: Vec<Vec<u32>> =
+            (0..rows).map(|row| (0..row * 30).map(|_| id(&mut random) / 2).collect()).collect();
+        let strengths = [[1.0_f32, 0.0, 0.0], [1.3, 0.5, 0.25], [1.0, -0.5, 0.1]];
+
+        let mut expected = plain.clone();
+        let mut left = Vec::new();
+        for (i, row) in expected.chunks_mut(vocab).enumerate() {
+            left.push(apply_mask(row, &mask[i * words..][..words]));
+            add_bias(row, &biases[i]);
+            let [repeat, presence, frequency] = strengths[i];
+            Penalty { repeat, presence, frequency, window: &windows[i], exempt: &[] }.apply(row);
+        }
+        let got = device.in_every_schedule(|device| {
+            let parts = vocab.div_ceil(PART);
+            let (memory, mask) = (device.upload(&plain), device.upload(&mask));
+            let allowed = device.room::<u32>(rows * parts);
+            device.launch("ictus_mask", [parts, rows, 1], args![memory, allowed, mask, words as u32, vocab as u32]);
+            let offsets = |lens: &[usize]| {
+                let ends = lens.iter().scan(0, |end, &len| {
+                    *end += len as u32;
+                    Some(*end)
+                });
+                [0].into_iter().chain(ends).collect::<Vec<u32>>()
+            };
+            let lens: Vec<usize> = biases.iter().map(Vec::len).collect();
+            let (ids, addends): (Vec<u32>, Vec<f32>) = biases.iter().flatten().copied().unzip();
+            let (starts, ids, addends) = (device.upload(&offsets(&lens)), device.upload(&ids), device.upload(&addends));
+            device.launch("ictus_bias", [rows, 1, 1], args![memory, starts, ids, addends, vocab as u32]);
+            let counted: Vec<Vec<(u32, u32)>> = windows.iter().map(|window| counted(window)).collect();
+            let lens: Vec<usize> = counted.iter().map(Vec::len).collect();
+            let (ids, counts): (Vec<u32>, Vec<u32>) = counted.into_iter().flatten().unzip();
+            let (starts, ids, counts) = (device.upload(&offsets(&lens)), device.upload(&ids), device.upload(&counts));
+            let strengths = device.upload(strengths.as_flattened());
+            device.launch("ictus_penalise", [rows, 1, 1], args![memory, starts, ids, counts, strengths, vocab as u32]);
+            let allowed: Vec<u32> = device.read(allowed);
+            let left: Vec<bool> = allowed.chunks(parts).map(|row| row.iter().any(|&part| part != 0)).collect();
+            (bits(&device.read(memory)), left)
+        });
+        assert_eq!(got, (bits(&expected), left), "{vocab}");
+    }
+}
+
+/// Distinct ids of the last 64 tokens, with their numbers.
+fn counted(window: &[u32]) -> Vec<(u32, u32)> {
+    let mut recent = window[window.len().saturating_sub(64)..].to_vec();
+    recent.sort_unstable();
+    recent.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u32)).collect()
+}
+
+/// How one row is drawn from.
+#[derive(Clone, Copy, Debug)]
+struct Draw {
+    temperature: f32,
+    cuts: Cuts,
+    position: u64,
+}
+
+/// Tokens, whether the head was too short, and the sums of weights.
+fn pick(device: &mut Device, logits: &[f32], vocab: usize, draws: &[Draw]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
+    let rows = draws.len();
+    let Survey { best, token, .. } = survey(device, logits, vocab);
+    let temperatures: Vec<f32> = draws.iter().map(|draw| draw.temperature).collect();
+    let top_k: Vec<u32> = draws.iter().map(|draw| draw.cuts.top_k).collect();
+    let cuts: Vec<f32> = draws.iter().flat_map(|draw| [draw.cuts.min_p, draw.cuts.top_p]).collect();
+    let positions: Vec<u64> = draws.iter().map(|draw| draw.position).collect();
+    let [logits, best, temperatures, cuts] = [logits, &best, &temperatures, &cuts].map(|values| device.upload(values));
+    let [greedy, top_k] = [&token, &top_k].map(|values| device.upload(values));
+    let (positions, weights) = (device.upload(&positions), device.room::<f32>(rows * vocab));
+    let (sums, tokens, status) =
+        (device.upload(&vec![0.0_f32; rows]), device.room::<u32>(rows), device.room::<u32>(rows));
+    let vocab_size = vocab as u32;
+    let grid = [vocab.div_ceil(PART), rows, 1];
+    device.launch("ictus_weights", grid, args![weights, logits, best, temperatures, vocab_size]);
+    device.launch("ictus_weight_sum", [rows, 1, 1], args![sums, weights, temperatures, vocab_size]);
+    let arguments = args![tokens, status, weights, sums, greedy, temperatures, top_k, cuts, positions, vocab_size];
+    device.launch("ictus_pick", [rows, 1, 1], arguments);
+    (device.read(tokens), device.read(status), bits(&device.read(sums)))
+}
+
+/// The token is the host's, whatever cuts.
+#[test]
+fn cuda_drawn_tokens_are_those_of_the_host() {
+    let Some(mut device) = device() else { return };
+    let mut random = Random::new("draw");
+    let cuts = |top_k, min_p, top_p| Cuts { top_k, min_p, top_p };
+    let all = [
+        Cuts::OFF,
+        cuts(1, 0.0, 1.0),
+        cuts(40, 0.05, 0.95),
+        cuts(0, 0.0, 0.5),
+        cuts(0, 0.2, 1.0),
+        cuts(7, 0.0, 0.0),
+        cuts(3000, 0.0, 0.999),
+    ];
+    for vocab in [1, 19, 1500, 5003] {
+        let mut draws = Vec::new();
+        for &cuts in &all {
+            for temperature in [0.0, 0.7, 3.0] {
+                draws.push(Draw { temperature, cuts, position: random.next() });
+            }
+        }
+        let mut rows = logits(&mut random, draws.len(), vocab);
+        // Equal entries, and masked ones.
+        for (i, row) in rows.chunks_mut(vocab).enumerate() {
+            match i % 4 {
+                1 => row.iter_mut().for_each(|x| *x = x.round()),
+                2 => row.iter_mut().skip(1).step_by(3).for_each(|x| *x = f32::NEG_INFINITY),
+                _ => {}
+            }
+        }
+        let (tokens, status, _) = pick(&mut device, &rows, vocab, &draws);
+        let mut scratch = Scratch::new();
+        let mut short = 0;
+        for (i, (row, own)) in rows.chunks(vocab).zip(&draws).enumerate() {
+            let expected = if own.temperature > 0.0 {
+                draw(row, own.temperature, own.cuts, uniform(own.position), &mut scratch)
+            } else {
+                argmax(row)
+            };
+            if status[i] != 0 {
+                assert!(vocab > HEAD, "{vocab}: the head has all there is");
+                short += 1;
+                continue;
+            }
+            assert_eq!(tokens[i], expected, "{vocab}: row {i}, {own:?}");
+        }
+        println!("{vocab} entries: {short} of {} draws need the host", draws.len());
+        assert!(2 * short < draws.len(), "{vocab}");
+    }
+}
+
+/// The sum of weights, from which everything follows, has the bits of the host's; the order of blocks and threads shows nowhere.
+#[test]
+fn cuda_draws_do_not_depend_on_the_schedule() {
+    let Some(mut device) = device() else { return };
+    let mut random = Random::new("draw schedule");
+    let vocab = 2600;
+    let rows = logits(&mut random, 2, vocab);
+    let draws = [
+        Draw { temperature: 0.8, cuts: Cuts { top_k: 50, min_p: 0.01, top_p: 0.9 }, position: 5 },
+        Draw { temperature: 1.0, cuts: Cuts::OFF, position: 6 },
+    ];
+    let (_, _, sums) = device.in_every_schedule(|device| pick(device, &rows, vocab, &draws));
+    let row = &rows[vocab..];
+    let mut probabilities = Vec::new();
+    ictus::sample::probabilities(row, 1.0, &mut probabilities);
+    let best = argmax(row) as usize;
+    // The best one's weight is 1: its probability is one divided by the sum.
+    assert_eq!(1.0 / f32::from_bits(sums[1]), probabilities[best]);
+}
+
+#[test]
+fn cuda_logprobs_are_made_of_the_hosts_numbers() {
+    let Some(mut device) = device() else { return };
+    let mut random = Random::new("logprobs");
+    for vocab in [1, 19, 2600] {
+        let rows = 4;
+        let mut plain = logits(&mut random, rows, vocab);
+        plain[..vocab].fill(2.0); // nothing but ties
+        plain[vocab..2 * vocab].iter_mut().skip(1).step_by(2).for_each(|x| *x = f32::NEG_INFINITY);
+        let tokens: Vec<u32> =
+            (0..rows).map(|row| if row == 3 { vocab as u32 } else { random.below(vocab) as u32 }).collect();
+        let (chosen, ids, tops, counts) = device.in_every_schedule(|device| {
+            let (logits, tokens) = (device.upload(&plain), device.upload(&tokens));
+            let [chosen, tops] = [rows, rows * 20].map(|len| device.room::<f32>(len));
+            let [ids, counts] = [rows * 20, rows].map(|len| device.room::<u32>(len));
+            device.launch(
+                "ictus_logprobs",
+                [rows, 1, 1],
+                args![chosen, ids, tops, counts, logits, tokens, vocab as u32],
+            );
+            (device.read::<f32>(chosen), device.read::<u32>(ids), device.read::<f32>(tops), device.read::<u32>(counts))
+        });
+        let draws = [Draw { temperature: 1.0, cuts: Cuts::OFF, position: 0 }; 4];
+        let (_, _, sums) = pick(&mut device, &plain, vocab, &draws);
+        let best = survey(&mut device, &plain, vocab).best;
+        for (i, row) in plain.chunks(vocab).enumerate() {
+            let expected = logprobs(row, tokens[i], 20);
+            assert_eq!(counts[i], expected.n_top, "{vocab}: row {i}");
+            assert_eq!(ids[20 * i..][..20], expected.top_ids, "{vocab}: row {i}");
+            let normaliser = f64::from(best[i]) + f64::from(f32::from_bits(sums[i])).ln();
+            let logprob = |logit: f32| (f64::from(logit) - normaliser).min(0.0) as f32;
+            assert_eq!(logprob(chosen[i]).to_bits(), expected.logprob.to_bits(), "{vocab}: row {i}");
+            for place in 0..counts[i] as usize {
+                let got = logprob(tops[20 * i + place]);
+                assert_eq!(got.to_bits(), expected.top_logprobs[place].to_bits(), "{vocab}: row {i}, place {place}");
+            }
+        }
+    }
+}

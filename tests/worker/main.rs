@@ -1,0 +1,34 @@
+#![cfg(all(feature = "worker", target_os = "linux"))]
+//! The engine in its own process, from outside: scenarios WS-1 ...
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod frames;
+mod handshake;
+mod host;
+mod hostile;
+mod library;
+mod process;
+mod scripted;
+mod ticks;
+mod vectors;
+
+/// The bytes that a hex text names.
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digit = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("two hex digits");
+    (0..hex.len()).step_by(2).map(digit).collect()
+}
+
+/// A frame with any values in its header; the length is right.
+fn raw_frame(version: u16, kind: u16, seq: u64, correlation: u64, class: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend((21 + payload.len() as u32).to_le_bytes());
+    frame.extend(version.to_le_bytes());
+    frame.extend(kind.to_le_bytes());
+    frame.extend(seq.to_le_bytes());
+    frame.extend(correlation.to_le_bytes());
+    frame.push(class);
+    frame.extend(payload);
+    frame
+}
