@@ -113,12 +113,22 @@ fn rows(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new("add", &name), |bencher| {
                 bencher.iter(|| backend.add(&mut out, &y));
             });
+            group.throughput(bytes(HIDDEN, 5));
+            let mut sum = filled(&backend, rows, HIDDEN);
+            group.bench_function(BenchmarkId::new("add_rms_norm", &name), |bencher| {
+                bencher.iter(|| backend.add_rms_norm(&mut sum, &y, &weight, 1e-5, &mut out));
+            });
             let frequencies = (0..32).map(|i| 1e5_f64.powf(-f64::from(i) / 32.0)).collect();
             let table = RopeTable { frequencies, pairing: RopePairing::Interleaved };
             let span = Span { first_row: 0, rows, start: 500, block_table: &[] };
+            let mut angles = sized(&backend, rows, 64);
+            group.throughput(bytes(64, 1));
+            group.bench_function(BenchmarkId::new("angles", &name), |bencher| {
+                bencher.iter(|| backend.angles(&table, &[span], &mut angles));
+            });
             group.throughput(bytes(HIDDEN, 2));
             group.bench_function(BenchmarkId::new("rope", &name), |bencher| {
-                bencher.iter(|| backend.rope(&mut out, 64, &table, &[span]));
+                bencher.iter(|| backend.rope(&mut out, 64, RopePairing::Interleaved, &angles));
             });
             let (mut gate, up) = (filled(&backend, rows, FFN), filled(&backend, rows, FFN));
             group.throughput(bytes(FFN, 3));

@@ -69,22 +69,7 @@ fn identity(criterion: &mut Criterion) {
 fn dequantise(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("dequantise_row");
     let mut out = vec![1.0_f32; 4096];
-    for dtype in [
-        DType::F16,
-        DType::BF16,
-        DType::Q4_0,
-        DType::Q4_1,
-        DType::Q5_0,
-        DType::Q5_1,
-        DType::Q8_0,
-        DType::Q2_K,
-        DType::Q3_K,
-        DType::Q4_K,
-        DType::Q5_K,
-        DType::Q6_K,
-        DType::IQ4_NL,
-        DType::IQ4_XS,
-    ] {
+    for &dtype in DType::ALL {
         let bytes = vec![0_u8; dtype.row_bytes(out.len()).expect("4096 values are whole units")];
         group.throughput(Throughput::Bytes(bytes.len() as u64));
         group.bench_function(format!("{dtype:?}"), |bencher| {

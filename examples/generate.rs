@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ictus::chat::{ChatOptions, Message};
-use ictus::engine::PlanBuilder;
+use ictus::engine::{Engine, PlanBuilder, StrategyBuilder};
 use ictus::record::constant::{finish, sampling, sampling_flag};
 use ictus::record::view::Plain;
 use ictus::record::{LaneAdmit, LaneLogprob};
 use ictus::ring::{MemoryRings, Rings};
+use ictus::timeline::Timeline;
 use ictus::tokenizer::{DecodeOptions, EncodeOptions, TokenStream};
-use ictus::{Device, Model, ModelOptions, Progress};
+use ictus::{Arithmetic, Device, Model, ModelOptions, Progress};
 use serde_json::json;
 
 const USAGE: &str = "\
@@ -30,10 +31,17 @@ usage: generate [FLAGS]
   --seed N              names the sequence of draws (default: 0)
   --threads N           threads that compute (default: one per processor)
   --device cpu|cuda     where to run (default: cpu)
-  --exact               f32 activations; the default and, so far, the only path
+  --draft prompt-lookup|FILE.gguf
+                        draft from the text itself, or with a smaller model of the same vocabulary
+  --exact               f32 activations: the default
+  --fast                activations rounded to 8 bits before products, and keys and values to 16
+  --schema FILE         the text is JSON that fits the schema in this file
+  --regex PATTERN       the text matches this pattern
+  --adapter PATH        a LoRA adapter: PEFT directory or GGUF file
   --ignore-eos          go on after an end token
   --logprobs K          log-probabilities with K alternatives
   --tokenize            print the ids of the prompt and stop
+  --timeline FILE       what the engine did when, for Perfetto or chrome://tracing
   --json                print one object instead of text";
 
 /// Prompt tokens of one tick: small enough that Ctrl-C is heard.
@@ -49,8 +57,18 @@ struct Args {
     max_tokens: usize,
     admit: LaneAdmit,
     options: ModelOptions,
+    draft: Option<String>,
+    grammar: Option<Form>,
+    adapter: Option<String>,
     tokenize: bool,
     json: bool,
+    timeline: Option<PathBuf>,
+}
+
+/// What the text has to be.
+enum Form {
+    Schema(String),
+    Regex(String),
 }
 
 enum Prompt {
@@ -70,13 +88,18 @@ fn parse_args() -> Result<Option<Args>, Failure> {
         max_tokens: 200,
         admit,
         options: ModelOptions::default(),
+        draft: None,
+        grammar: None,
+        adapter: None,
         tokenize: false,
         json: false,
+        timeline: None,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
             Long("model") => args.model = parser.value()?.into(),
+            Long("timeline") => args.timeline = Some(parser.value()?.into()),
             Long("prompt") => args.prompt = Prompt::Text(parser.value()?.string()?),
             Long("prompt-file") => args.prompt = Prompt::Text(std::fs::read_to_string(parser.value()?)?),
             Long("token-ids") => args.prompt = Prompt::Ids(parse_ids(&parser.value()?.string()?)?),
@@ -90,7 +113,12 @@ fn parse_args() -> Result<Option<Args>, Failure> {
             Long("seed") => args.admit.rng_counter_base = spread(parser.value()?.parse()?),
             Long("threads") => args.options.threads = parser.value()?.parse()?,
             Long("device") => args.options.device = parse_device(&parser.value()?.string()?)?,
-            Long("exact") => {}
+            Long("draft") => args.draft = Some(parser.value()?.string()?),
+            Long("schema") => args.grammar = Some(Form::Schema(std::fs::read_to_string(parser.value()?)?)),
+            Long("regex") => args.grammar = Some(Form::Regex(parser.value()?.string()?)),
+            Long("exact") => args.options.arithmetic = Arithmetic::Exact,
+            Long("fast") => args.options.arithmetic = Arithmetic::Fast,
+            Long("adapter") => args.adapter = Some(parser.value()?.string()?),
             Long("ignore-eos") => args.admit.params.flags |= sampling_flag::IGNORE_EOS,
             Long("logprobs") => args.admit.want_logprobs = parser.value()?.parse::<u8>()?.min(20) + 1,
             Long("tokenize") => args.tokenize = true,
@@ -182,10 +210,52 @@ struct Run {
     finish: &'static str,
     prefill: Duration,
     decode: Duration,
+    /// Tokens drafted, and those of them that were right.
+    proposed: u32,
+    accepted: u32,
+}
+
+/// Most tokens of a draft.
+const DRAFT_TOKENS: u16 = 7;
+
+/// Registers the strategy that drafts; answers the slot that the lane names.
+fn register(draft: &str, engine: &mut dyn Engine) -> Result<u32, Failure> {
+    let strategy = match draft {
+        "prompt-lookup" => StrategyBuilder::new("prompt-lookup"),
+        file => StrategyBuilder::new("draft-model").draft_weights(file),
+    };
+    let (registration, memory) = strategy.config(&format!("max_draft={DRAFT_TOKENS}")).build();
+    let grant = engine.strategy_register(&registration, &memory);
+    Ok(grant.map_err(|status| format!("{draft} cannot draft for this model: {status}"))?.strategy_slot)
+}
+
+/// Compiles what the text has to be; answers the grammar that the lane names, 0 for none.
+fn compile(form: Option<&Form>, engine: &mut dyn Engine) -> Result<u32, Failure> {
+    let created = match form {
+        None => return Ok(0),
+        Some(Form::Schema(schema)) => engine.grammar_create(schema),
+        Some(Form::Regex(pattern)) => engine.grammar_create_regex(pattern),
+    };
+    Ok(created.map_err(|status| engine.grammar_refusal().unwrap_or_else(|| status.to_string()))?)
+}
+
+/// Loads an adapter and gives it to the lane.
+fn bind_adapter(path: &str, engine: &mut dyn Engine) -> Result<(), Failure> {
+    let loaded = engine.adapter_load(path);
+    let adapter = loaded.map_err(|status| engine.adapter_refusal().map_or(status.to_string(), str::to_owned))?;
+    Ok(engine.adapter_bind(LANE, adapter)?)
 }
 
 fn run(args: &Args, model: &Model, prompt: &[u32], interrupted: &AtomicBool) -> Result<Run, Failure> {
     let mut engine = model.engine()?;
+    if let Some(path) = &args.timeline {
+        engine.timeline_start(Box::new(Timeline::new(std::fs::File::create(path)?)))?;
+    }
+    let strategy_slot = args.draft.as_deref().map_or(Ok(0), |draft| register(draft, &mut *engine))?;
+    let grammar_handle = compile(args.grammar.as_ref(), &mut *engine)?;
+    if let Some(path) = &args.adapter {
+        bind_adapter(path, &mut *engine)?;
+    }
     let mut rings = MemoryRings::new();
     let staged = rings.stage_prompt(prompt);
     let mut stream = TokenStream::new(model.tokenizer(), DecodeOptions { special: false });
@@ -196,6 +266,8 @@ fn run(args: &Args, model: &Model, prompt: &[u32], interrupted: &AtomicBool) -> 
         finish: "length",
         prefill: Duration::ZERO,
         decode: Duration::ZERO,
+        proposed: 0,
+        accepted: 0,
     };
     let prompt_tokens = prompt.len() as u32;
     let mut prefilled = 0;
@@ -209,7 +281,11 @@ fn run(args: &Args, model: &Model, prompt: &[u32], interrupted: &AtomicBool) -> 
         }
         let mut plan = PlanBuilder::new(seq).prefill_budget(CHUNK_TOKENS);
         if seq == 1 {
-            plan = plan.admit_with(|admit| *admit = LaneAdmit { prompt: staged, ..args.admit }, LANE, staged);
+            plan = plan.admit_with(
+                |admit| *admit = LaneAdmit { prompt: staged, strategy_slot, grammar_handle, ..args.admit },
+                LANE,
+                staged,
+            );
         }
         let chunk = CHUNK_TOKENS.min(prompt_tokens - prefilled);
         if chunk > 0 {
@@ -217,7 +293,9 @@ fn run(args: &Args, model: &Model, prompt: &[u32], interrupted: &AtomicBool) -> 
             prefilled += chunk;
         }
         if prefilled == prompt_tokens {
-            plan = plan.decode(LANE, 1);
+            // Drafts that are right come on top of the one token, as far as the answer may still go.
+            let left = args.max_tokens - run.tokens.len() - 1;
+            plan = plan.decode_with_overshoot(LANE, 1, left.min(DRAFT_TOKENS.into()) as u16);
         }
         let (plan, arena) = plan.build();
         let started = Instant::now();
@@ -233,20 +311,28 @@ fn run(args: &Args, model: &Model, prompt: &[u32], interrupted: &AtomicBool) -> 
         }
         run.logprobs.extend_from_slice(events.logprobs);
         let Some(emit) = events.emits.first().copied() else { continue };
+        run.proposed += emit.spec.proposed;
+        run.accepted += emit.spec.accepted;
         let before = run.tokens.len();
         rings.read_tokens(&emit.token_ref, &mut run.tokens)?;
-        for &token in &run.tokens[before..] {
-            // The end token ends the text; it is not part of it.
-            if emit.finish != finish::EOS {
-                show(args, &mut run.text, &stream.push(token)?)?;
-            }
+        // The end token ends the text; it is not part of it.
+        let end = run.tokens.len() - usize::from(emit.finish == finish::EOS);
+        for &token in &run.tokens[before..end] {
+            show(args, &mut run.text, &stream.push(token)?)?;
         }
         if emit.finish != finish::NONE {
-            run.finish = if emit.finish == finish::EOS { "eos" } else { "length" };
+            run.finish = match emit.finish {
+                finish::EOS => "eos",
+                finish::GRAMMAR => "grammar",
+                _ => "length",
+            };
             break;
         }
     }
     show(args, &mut run.text, &stream.finish())?;
+    if let Some(timeline) = engine.timeline_stop() {
+        timeline.finish()?;
+    }
     Ok(run)
 }
 
@@ -288,6 +374,8 @@ fn report(args: &Args, prompt: &[u32], run: &Run, load: Duration) {
             "load_ms": load_ms,
             "prefill_tok_s": prefill_tok_s,
             "decode_tok_s": decode_tok_s,
+            "proposed": run.proposed,
+            "accepted": run.accepted,
         });
         println!("{object}");
         return;
@@ -302,6 +390,9 @@ fn report(args: &Args, prompt: &[u32], run: &Run, load: Duration) {
         run.tokens.len(),
         run.finish,
     );
+    if args.draft.is_some() {
+        eprintln!("[{} tokens drafted, {} of them right]", run.proposed, run.accepted);
+    }
 }
 
 fn main_inner() -> Result<(), Failure> {

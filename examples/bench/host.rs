@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use ictus::engine::{Engine, PlanBuilder};
+use ictus::record::constant::determinism;
 use ictus::ring::MemoryRings;
+use ictus::timeline::Timeline;
 use ictus::{Model, ModelOptions};
 
 pub type Failure = Box<dyn std::error::Error>;
@@ -27,6 +29,7 @@ pub struct Host {
     rings: MemoryRings,
     vocab: u32,
     context_tokens: usize,
+    page_size_tokens: u64,
     seq: u64,
 }
 
@@ -35,11 +38,24 @@ impl Host {
         let model = Model::open(path, options)?;
         let vocab = u32::try_from(model.config().vocab)?;
         let context_tokens = model.context_tokens();
-        Ok(Self { engine: model.engine()?, rings: MemoryRings::new(), vocab, context_tokens, seq: 0 })
+        let engine = model.engine()?;
+        let page_size_tokens =
+            engine.state_spaces().first().map_or(1, |space| u64::from(space.page_size_tokens.max(1)));
+        Ok(Self { engine, rings: MemoryRings::new(), vocab, context_tokens, page_size_tokens, seq: 0 })
     }
 
     pub fn vocab(&self) -> u32 {
         self.vocab
+    }
+
+    /// Records what the engine does into a file.
+    pub fn record(&mut self, path: &Path) -> Result<(), Failure> {
+        Ok(self.engine.timeline_start(Box::new(Timeline::new(std::fs::File::create(path)?)))?)
+    }
+
+    /// Ends the file, if there is one.
+    pub fn stop_recording(&mut self) -> Result<(), Failure> {
+        self.engine.timeline_stop().map_or(Ok(()), |timeline| Ok(timeline.finish()?))
     }
 
     /// Whether a lane of so many tokens fits the model.
@@ -79,6 +95,41 @@ impl Host {
             seconds += self.tick(plan)?;
         }
         Ok(seconds)
+    }
+
+    /// Runs a prompt and leaves it in the prefix cache; answers the seconds of the prefill.
+    pub fn publish(&mut self, prompt: &[u32]) -> Result<f64, Failure> {
+        let staged = self.rings.stage_prompt(prompt);
+        let plan = self.plan().admit(0, staged).prefill(0, 0, prompt.len() as u32);
+        let seconds = self.tick(plan)?;
+        let plan = self.plan().retire(0, true);
+        self.tick(plan)?;
+        Ok(seconds)
+    }
+
+    /// Admits a lane with this prompt, seeded from the longest cached prefix, and picks its first token; answers the tokens of that
+    /// prefix.
+    pub fn seeded(&mut self, tag: u64, prompt: &[u32]) -> Result<u64, Failure> {
+        // The prompt is published in whole pages, so a lane finds all of it but the rest of the last page.
+        let prefix = prompt.len() as u64 / self.page_size_tokens * self.page_size_tokens;
+        if prefix == 0 {
+            return self.prompt(tag, prompt).map(|_| 0);
+        }
+        let lease = self.engine.seed_acquire(prompt, prefix, determinism::BEST_EFFORT)?;
+        let staged = self.rings.stage_prompt(prompt);
+        let rest = prompt.len() as u64 - prefix;
+        let plan = self.plan().admit_with(|admit| admit.seed_handle = lease, tag, staged).decode(tag, 1);
+        self.tick(if rest > 0 { plan.prefill(tag, prefix as u32, rest as u32) } else { plan })?;
+        Ok(prefix)
+    }
+
+    /// Drops what the prefix cache holds of this prompt.
+    pub fn forget(&mut self, prompt: &[u32]) -> Result<(), Failure> {
+        let prefix = prompt.len() as u64 / self.page_size_tokens * self.page_size_tokens;
+        if prefix > 0 {
+            self.engine.unpublish(&prompt[..prefix as usize])?;
+        }
+        Ok(())
     }
 
     pub fn retire(&mut self, tags: &[u64]) -> Result<(), Failure> {

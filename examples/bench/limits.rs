@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 /// The limits, all threads together; 0 where the instructions are missing.
+#[derive(Clone, Copy)]
 pub struct Limits {
     pub read_gbs: f64,
     pub int8_gops: f64,
@@ -16,6 +17,18 @@ pub fn peak_bytes() -> u64 {
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));
     let kib = line.and_then(|line| line.split_whitespace().nth(1)).and_then(|number| number.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
+}
+
+/// Resident memory of this process by kind, in bytes: the file's pages, memory of its own, and what of that lies in huge pages.
+pub fn memory() -> serde_json::Value {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let bytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+    };
+    let [resident, anonymous, huge] = ["Rss:", "Anonymous:", "AnonHugePages:"].map(|name| bytes(name).unwrap_or(0));
+    serde_json::json!({ "resident_bytes": resident, "file_bytes": resident.saturating_sub(anonymous),
+        "anonymous_bytes": anonymous, "huge_bytes": huge })
 }
 
 pub fn measure(threads: usize) -> Limits {
@@ -78,8 +91,55 @@ mod kernels {
 
     const ROUNDS: usize = 20_000_000;
 
-    /// Ten independent chains of `maddubs` + `madd`, the widening int8 dot product.
+    /// Int8 dot products of the widest kind that the processor has.
     pub fn int8_gop() -> f64 {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
+            // SAFETY: AVX-512 and VNNI were detected above.
+            unsafe { dot512() };
+            // 64 products and 64 additions each.
+            ROUNDS as f64 * 128.0 / 1e9
+        } else {
+            int8_gop_256()
+        }
+    }
+
+    /// Fused multiply-adds of the widest kind that the processor has.
+    pub fn fma_gflop() -> f64 {
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: AVX-512 was detected above.
+            unsafe { fma512() };
+            ROUNDS as f64 * 32.0 / 1e9
+        } else {
+            fma_gflop_256()
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn dot512() {
+        let (x, y) = (black_box(_mm512_set1_epi8(1)), black_box(_mm512_set1_epi8(2)));
+        let mut sums = [_mm512_setzero_si512(); 10];
+        for _ in 0..ROUNDS / 10 {
+            for sum in &mut sums {
+                *sum = _mm512_dpbusd_epi32(*sum, x, y);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn fma512() {
+        let (x, y) = (black_box(_mm512_set1_ps(0.5)), black_box(_mm512_set1_ps(1.0)));
+        let mut sums = [_mm512_setzero_ps(); 10];
+        for _ in 0..ROUNDS / 10 {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, x, y);
+            }
+        }
+        black_box(sums);
+    }
+
+    /// Ten independent chains of `maddubs` + `madd`, the widening int8 dot product.
+    fn int8_gop_256() -> f64 {
         if !is_x86_feature_detected!("avx2") {
             return 0.0;
         }
@@ -103,7 +163,7 @@ mod kernels {
     }
 
     /// Ten independent chains of fused multiply-adds.
-    pub fn fma_gflop() -> f64 {
+    fn fma_gflop_256() -> f64 {
         if !is_x86_feature_detected!("fma") || !is_x86_feature_detected!("avx") {
             return 0.0;
         }

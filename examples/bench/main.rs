@@ -3,29 +3,45 @@
 //! `cargo run --release --example bench -- --model M --threads 2 --json`
 //!
 //! Tests: `pp` (a prompt of n tokens in one tick), `tg` (64 ticks of one token after `depth` tokens of context), `batch` (64
-//! ticks of one token for each of B lanes, after a 128-token prompt each), `prefix` (the same with one prompt of 1024 tokens
-//! for all 32 lanes), `load` (open, and first token after it, in a process of its own), `rss` (peak memory of such a
-//! process after a 512-token prompt and 32 tokens), `limits` (what this machine can do at all). Each figure is the median of
-//! `--runs` runs after a warm-up.
+//! ticks of one token for each of B lanes, after a 128-token prompt each), `prefix` (the same with one prompt of `--prefix`
+//! tokens for all 32 lanes, which is run once and seeds them all). In these lines `of_limit` is the part of the speed that the
+//! machine's `limit` would allow (`roofline.rs`). Others: `draft` (one lane on a text that repeats itself, with prompt lookup, and
+//! `plain_tok_s` without), `mask` (what a token of a text under a grammar costs beside the step), `load` (open, and first token after it, in a process of its own), `rss` (peak memory of such a
+//! process after a 512-token prompt and 32 tokens), `limits` (what this machine can do at all). Without a model, in
+//! microseconds: `tick` (every lane decodes a token over a runtime whose step is free), `match` (a span of 32 768 tokens among
+//! 10 000 cached prefixes), `fork` (of 32 768 tokens on pages of 16). Each figure is the median of
+//! `--runs` runs after a warm-up; of three where 16 lanes or more run.
 
+mod bookkeeping;
+mod draft;
 mod host;
 mod limits;
+mod masks;
+mod roofline;
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
+use draft::Drafts;
 use host::{Failure, Host, tokens};
-use ictus::ModelOptions;
+use ictus::backend::KvType;
+use ictus::engine::StrategyBuilder;
+use ictus::{Arithmetic, ModelOptions};
+use limits::Limits;
+use roofline::{Least, Work};
 use serde_json::{Value, json};
 
 const USAGE: &str = "\
-usage: bench --model PATH [--threads N] [--only pp,tg,batch,prefix,load,rss,limits] [--runs N] [--json]
-             [--pp 32,128,512] [--depth 0,512,2048] [--lanes 2,4,8,16,32] [--steps 64]";
+usage: bench --model PATH [--threads N] [--fast] [--only tick,match,fork,pp,tg,batch,prefix,draft,mask,load,rss,limits] [--runs N] [--json]
+             [--pp 32,128,512] [--depth 0,512,2048] [--lanes 2,4,8,16,32] [--steps 64] [--prefix 1024] [--kv f32|f16]
+             [--quick]            three runs, pp 128, depth 0, 8 lanes
+             [--timeline FILE]    of pp, tg and batch, for Perfetto or chrome://tracing";
 
 struct Args {
     model: PathBuf,
     threads: u32,
+    arithmetic: Arithmetic,
     only: Vec<String>,
     runs: usize,
     json: bool,
@@ -33,11 +49,39 @@ struct Args {
     depths: Vec<usize>,
     lanes: Vec<usize>,
     steps: usize,
+    prefix: usize,
+    kv_type: Option<KvType>,
     child: bool,
+    timeline: Option<PathBuf>,
+}
+
+impl Args {
+    /// What keys and values are kept in, the engine's default filled in.
+    fn kv_type(&self) -> KvType {
+        self.kv_type.unwrap_or(match self.arithmetic {
+            Arithmetic::Exact => KvType::F32,
+            Arithmetic::Fast => KvType::F16,
+        })
+    }
 }
 
 fn numbers(text: &str) -> Result<Vec<usize>, Failure> {
     Ok(text.split(',').map(|n| n.trim().parse()).collect::<Result<_, _>>()?)
+}
+
+fn kv_type(text: &str) -> Result<KvType, Failure> {
+    match text {
+        "f32" => Ok(KvType::F32),
+        "f16" => Ok(KvType::F16),
+        other => Err(format!("--kv is {other}, must be f32 or f16\n{USAGE}").into()),
+    }
+}
+
+fn kv_name(kv_type: KvType) -> &'static str {
+    match kv_type {
+        KvType::F16 => "f16",
+        KvType::F32 => "f32",
+    }
 }
 
 fn parse_args() -> Result<Args, Failure> {
@@ -45,27 +89,42 @@ fn parse_args() -> Result<Args, Failure> {
     let mut args = Args {
         model: "models/ictus-tiny.gguf".into(),
         threads: 0,
-        only: ["limits", "load", "rss", "pp", "tg", "batch", "prefix"].map(String::from).to_vec(),
+        arithmetic: Arithmetic::Exact,
+        only: ["limits", "tick", "match", "fork", "load", "rss", "pp", "tg", "batch", "prefix", "draft", "mask"]
+            .map(String::from)
+            .to_vec(),
         runs: 5,
         json: false,
         pp: vec![32, 128, 512],
         depths: vec![0, 512, 2048],
         lanes: vec![2, 4, 8, 16, 32],
         steps: 64,
+        prefix: 1024,
+        kv_type: None,
         child: false,
+        timeline: None,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
             Long("model") => args.model = parser.value()?.into(),
             Long("threads") => args.threads = parser.value()?.parse()?,
+            Long("exact") => args.arithmetic = Arithmetic::Exact,
+            Long("fast") => args.arithmetic = Arithmetic::Fast,
             Long("only") => args.only = parser.value()?.string()?.split(',').map(String::from).collect(),
             Long("runs") => args.runs = parser.value()?.parse::<usize>()?.max(1),
             Long("json") => args.json = true,
             Long("pp") => args.pp = numbers(&parser.value()?.string()?)?,
             Long("depth") => args.depths = numbers(&parser.value()?.string()?)?,
             Long("lanes") => args.lanes = numbers(&parser.value()?.string()?)?,
+            Long("prefix") => args.prefix = parser.value()?.parse()?,
             Long("steps") => args.steps = parser.value()?.parse()?,
+            Long("timeline") => args.timeline = Some(parser.value()?.into()),
+            Long("kv") => args.kv_type = Some(kv_type(&parser.value()?.string()?)?),
+            Long("quick") => {
+                args.runs = 3;
+                (args.pp, args.depths, args.lanes) = (vec![128], vec![0], vec![8]);
+            }
             Long("child") => args.child = true,
             other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
         }
@@ -83,7 +142,8 @@ fn say(args: &Args, test: &str, fields: Value) {
         "version": env!("CARGO_PKG_VERSION"),
         "model": args.model.file_name().map(|name| name.to_string_lossy()),
         "threads": args.threads,
-        "path": "exact",
+        "path": args.arithmetic.name(),
+        "kv": kv_name(args.kv_type()),
         "test": test,
     });
     if let (Value::Object(line), Value::Object(fields)) = (&mut line, fields) {
@@ -123,78 +183,120 @@ fn merge(mut fields: Value, more: Value) -> Value {
     fields
 }
 
-/// Runs `once` for a warm-up and then `args.runs` times; each call answers its own seconds.
-fn measure(args: &Args, mut once: impl FnMut() -> Result<f64, Failure>) -> Result<Vec<f64>, Failure> {
+/// Runs `once` for a warm-up and then `runs` times; each call answers its own seconds.
+fn measure(runs: usize, mut once: impl FnMut() -> Result<f64, Failure>) -> Result<Vec<f64>, Failure> {
     once()?;
-    (0..args.runs).map(|_| once()).collect()
+    (0..runs).map(|_| once()).collect()
 }
 
-fn prefill(args: &Args, host: &mut Host) -> Result<(), Failure> {
+/// Runs of a test of so many lanes: as in the peer's bench, many lanes are run three times.
+fn runs(args: &Args, lanes: usize) -> usize {
+    if lanes >= 16 { args.runs.min(3) } else { args.runs }
+}
+
+/// What the machine could do, and what the model makes it do.
+struct Roof {
+    limits: Limits,
+    work: Work,
+}
+
+/// The fields of a test, its figures, and how they stand to the limit.
+fn say_figures(args: &Args, test: &str, fields: Value, figures: Value, least: &Least) {
+    let median = figures["median_s"].as_f64().unwrap_or(f64::NAN);
+    let of_limit = json!({ "of_limit": round(least.seconds / median, 3), "limit": least.limit });
+    say(args, test, merge(fields, merge(figures, of_limit)));
+}
+
+fn prefill(args: &Args, host: &mut Host, roof: &Roof) -> Result<(), Failure> {
     for &n in &args.pp {
         if !host.fits(n + 1) {
             say(args, "pp", merge(json!({ "n": n }), json!({ "skipped": TOO_LONG })));
             continue;
         }
         let prompt = tokens(n, host.vocab(), n as u32);
-        let runs = measure(args, || {
+        let runs = measure(args.runs, || {
             let seconds = host.prompt(1, &prompt)?;
             host.retire(&[1])?;
             Ok(seconds)
         })?;
-        say(args, "pp", merge(json!({ "n": n }), figures(runs, n)));
+        let least = roof.work.prompt(&roof.limits, args.arithmetic == Arithmetic::Fast, n);
+        say_figures(args, "pp", json!({ "n": n }), figures(runs, n), &least);
     }
     Ok(())
 }
 
-fn decode(args: &Args, host: &mut Host) -> Result<(), Failure> {
+/// Lanes with a prompt each, again and again: a prompt is run once and kept in the prefix cache, so that every run finds it as it was.
+struct Prompts(Vec<Vec<u32>>);
+
+impl Prompts {
+    fn publish(host: &mut Host, prompts: Vec<Vec<u32>>) -> Result<Self, Failure> {
+        prompts.iter().try_for_each(|prompt| host.publish(prompt).map(|_| ()))?;
+        Ok(Self(prompts))
+    }
+
+    /// Seconds of `steps` steps of all lanes behind their prompts.
+    fn steps(&self, host: &mut Host, steps: usize) -> Result<f64, Failure> {
+        let tags: Vec<u64> = (1..=self.0.len() as u64).collect();
+        for (&tag, prompt) in tags.iter().zip(&self.0) {
+            host.seeded(tag, prompt)?;
+        }
+        let seconds = host.steps(&tags, steps)?;
+        host.retire(&tags)?;
+        Ok(seconds)
+    }
+
+    fn forget(self, host: &mut Host) -> Result<(), Failure> {
+        self.0.iter().try_for_each(|prompt| host.forget(prompt))
+    }
+}
+
+fn decode(args: &Args, host: &mut Host, roof: &Roof) -> Result<(), Failure> {
     for &depth in &args.depths {
         if !host.fits(depth.max(1) + args.steps + 1) {
             say(args, "tg", merge(json!({ "depth": depth }), json!({ "skipped": TOO_LONG })));
             continue;
         }
         // Depth 0 still needs one token to start from.
-        let prompt = tokens(depth.max(1), host.vocab(), 1);
-        let runs = measure(args, || {
-            host.prompt(1, &prompt)?;
-            let seconds = host.steps(&[1], args.steps)?;
-            host.retire(&[1])?;
-            Ok(seconds)
-        })?;
-        say(args, "tg", merge(json!({ "depth": depth, "steps": args.steps }), figures(runs, args.steps)));
+        let prompts = Prompts::publish(host, vec![tokens(depth.max(1), host.vocab(), 1)])?;
+        let runs = measure(args.runs, || prompts.steps(host, args.steps))?;
+        prompts.forget(host)?;
+        let least = roof.work.steps(&roof.limits, args.arithmetic == Arithmetic::Fast, 1, depth, 0, args.steps);
+        say_figures(args, "tg", json!({ "depth": depth, "steps": args.steps }), figures(runs, args.steps), &least);
     }
     Ok(())
 }
 
-fn batch(args: &Args, host: &mut Host) -> Result<(), Failure> {
+/// Tokens of a prompt of the `batch` test.
+const BATCH_PROMPT: usize = 128;
+
+fn batch(args: &Args, host: &mut Host, roof: &Roof) -> Result<(), Failure> {
     for &lanes in &args.lanes {
-        let tags: Vec<u64> = (1..=lanes as u64).collect();
-        let runs = measure(args, || {
-            for &tag in &tags {
-                host.prompt(tag, &tokens(128, host.vocab(), tag as u32))?;
-            }
-            let seconds = host.steps(&tags, args.steps)?;
-            host.retire(&tags)?;
-            Ok(seconds)
-        })?;
-        let fields = json!({ "lanes": lanes, "prompt": 128, "steps": args.steps });
-        say(args, "batch", merge(fields, figures(runs, lanes * args.steps)));
+        let prompt = |lane| tokens(BATCH_PROMPT, host.vocab(), lane as u32);
+        let prompts = (1..=lanes).map(prompt).collect();
+        let prompts = Prompts::publish(host, prompts)?;
+        let runs = measure(runs(args, lanes), || prompts.steps(host, args.steps))?;
+        prompts.forget(host)?;
+        let fields = json!({ "lanes": lanes, "prompt": BATCH_PROMPT, "steps": args.steps });
+        let least =
+            roof.work.steps(&roof.limits, args.arithmetic == Arithmetic::Fast, lanes, BATCH_PROMPT, 0, args.steps);
+        say_figures(args, "batch", fields, figures(runs, lanes * args.steps), &least);
     }
     Ok(())
 }
 
 const TOO_LONG: &str = "longer than the model's context";
 
-/// Lanes of the `prefix` test, and the tokens that their prompts have in common.
+/// Lanes of the `prefix` test.
 const PREFIX_LANES: u64 = 32;
-const PREFIX_TOKENS: usize = 1024;
 
-/// Lanes whose prompts are the same. Without a prefix cache each computes and keeps the prefix for itself (`shared` says so), so it is
-/// computed once and the steps go on from run to run: a run stands `steps` tokens deeper than the one before.
-fn prefix(args: &Args) -> Result<(), Failure> {
-    let fields = json!({ "lanes": PREFIX_LANES, "prefix": PREFIX_TOKENS, "steps": args.steps, "shared": false });
-    let lane_tokens = PREFIX_TOKENS + args.steps * (args.runs + 1) + 1;
+/// Lanes whose prompts are the same: it runs once, is published, and seeds them all. The pool has room for one prompt and what each
+/// lane adds, so that lanes which did not share would not fit. A run stands `steps` tokens deeper than the one before.
+fn prefix(args: &Args, roof: &Roof) -> Result<(), Failure> {
+    let times = runs(args, PREFIX_LANES as usize);
+    let lane_tokens = args.prefix + args.steps * (times + 1) + 1;
+    let fields = json!({ "lanes": PREFIX_LANES, "prefix": args.prefix, "steps": args.steps });
     let options = ModelOptions {
-        pool_tokens: PREFIX_LANES * (lane_tokens as u64 + 16),
+        pool_tokens: args.prefix as u64 + PREFIX_LANES * (lane_tokens - args.prefix + 32) as u64,
         context_tokens: u32::try_from(lane_tokens)?,
         ..options(args, 0)
     };
@@ -206,12 +308,35 @@ fn prefix(args: &Args) -> Result<(), Failure> {
         }
     };
     let tags: Vec<u64> = (1..=PREFIX_LANES).collect();
-    let prompt = tokens(PREFIX_TOKENS, host.vocab(), 1);
+    let prompt = tokens(args.prefix, host.vocab(), 1);
+    let prefill_s = host.publish(&prompt)?;
+    let started = Instant::now();
+    let mut shared = 0;
     for &tag in &tags {
-        host.prompt(tag, &prompt)?;
+        shared = host.seeded(tag, &prompt)?;
     }
-    let runs = measure(args, || host.steps(&tags, args.steps))?;
-    say(args, "prefix", merge(fields, figures(runs, tags.len() * args.steps)));
+    let fields = merge(
+        fields,
+        json!({
+            "shared": shared > 0,
+            "shared_tokens": shared,
+            "pool_tokens": options.pool_tokens,
+            "prefill_s": round(prefill_s, 6),
+            "seed_s": round(started.elapsed().as_secs_f64(), 6),
+        }),
+    );
+    let runs = measure(times, || host.steps(&tags, args.steps))?;
+    // The middle one of the runs stands so deep.
+    let depth = args.prefix + args.steps * (1 + times / 2);
+    let least = roof.work.steps(
+        &roof.limits,
+        args.arithmetic == Arithmetic::Fast,
+        tags.len(),
+        depth,
+        shared as usize,
+        args.steps,
+    );
+    say_figures(args, "prefix", fields, figures(runs, tags.len() * args.steps), &least);
     Ok(())
 }
 
@@ -226,14 +351,19 @@ fn child(args: &Args) -> Result<(), Failure> {
         host.prompt(2, &tokens(512, host.vocab(), 512))?;
         host.steps(&[2], 32)?;
     }
-    println!("{}", json!({ "open_s": open_s, "first_token_s": first_token_s, "peak_bytes": limits::peak_bytes() }));
+    println!(
+        "{}",
+        json!({ "open_s": open_s, "first_token_s": first_token_s, "peak_bytes": limits::peak_bytes(),
+        "memory": limits::memory() })
+    );
     Ok(())
 }
 
 fn in_children(args: &Args) -> Result<Vec<Value>, Failure> {
     let one = |_| {
         let output = Command::new(std::env::current_exe()?)
-            .args(["--child", "--threads", &args.threads.to_string(), "--model"])
+            .args(["--child", &format!("--{}", args.arithmetic.name()), "--threads", &args.threads.to_string()])
+            .args(["--kv", kv_name(args.kv_type()), "--model"])
             .arg(&args.model)
             .output()?;
         if !output.status.success() {
@@ -250,8 +380,77 @@ fn median_of(rows: &[Value], key: &str) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// Lanes of the `tick` lines.
+const TICK_LANES: [u64; 4] = [1, 8, 64, 256];
+/// Tokens that are matched and forked, and entries that a match is made among.
+const LONG_TOKENS: usize = 32 * 1024;
+const ENTRIES: usize = 10_000;
+
+/// The tests that need no model.
+fn bookkeeping(args: &Args, wants: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    if wants("tick") {
+        for lanes in TICK_LANES {
+            let us = round(bookkeeping::tick_us(lanes)?, 3);
+            say(args, "tick", json!({ "lanes": lanes, "us": us }));
+        }
+    }
+    if wants("match") {
+        let us = round(bookkeeping::match_us(LONG_TOKENS, ENTRIES)?, 3);
+        say(args, "match", json!({ "span": LONG_TOKENS, "entries": ENTRIES, "us": us }));
+    }
+    if wants("fork") {
+        let us = round(bookkeeping::fork_us(LONG_TOKENS)?, 3);
+        say(args, "fork", json!({ "tokens": LONG_TOKENS, "us": us }));
+    }
+    Ok(())
+}
+
 fn options(args: &Args, context_tokens: u32) -> ModelOptions {
-    ModelOptions { threads: args.threads, context_tokens, max_lanes: 64, ..ModelOptions::default() }
+    ModelOptions {
+        threads: args.threads,
+        arithmetic: args.arithmetic,
+        context_tokens,
+        max_lanes: 64,
+        kv_type: Some(args.kv_type()),
+        ..ModelOptions::default()
+    }
+}
+
+/// Decoding on a text that repeats itself, with prompt lookup and without; the tokens are the same.
+fn drafts(args: &Args) -> Result<(), Failure> {
+    let strategy = StrategyBuilder::new("prompt-lookup").config("max_draft=7");
+    let mut bench = Drafts::open(&args.model, &options(args, 0), &strategy)?;
+    let (mut plain, mut drafted) = (Vec::new(), Vec::new());
+    let mut last = None;
+    for run in 0..=args.runs {
+        let (without, with) = (bench.run(false, args.steps)?, bench.run(true, args.steps)?);
+        if without.tokens != with.tokens {
+            return Err("drafts changed a token".into());
+        }
+        if run > 0 {
+            plain.push(without.seconds);
+            drafted.push(with.seconds);
+        }
+        last = Some((with.proposed, with.accepted));
+    }
+    let (plain, fields) = (figures(plain, args.steps), figures(drafted, args.steps));
+    let (proposed, accepted) = last.unwrap_or_default();
+    let about = json!({ "strategy": "prompt-lookup", "steps": args.steps, "proposed": proposed, "accepted": accepted,
+        "plain_tok_s": plain["tok_s"] });
+    say(args, "draft", merge(about, fields));
+    Ok(())
+}
+
+/// What grammars cost: per vocabulary, per schema, and per token.
+fn masks(args: &Args) -> Result<(), Failure> {
+    let found = masks::measure(&args.model, &options(args, 0), args.runs)?;
+    let us = |time: std::time::Duration| round(time.as_secs_f64() * 1e6, 2);
+    let at = |part: f64| found.tokens.get((found.tokens.len().saturating_sub(1) as f64 * part) as usize).copied();
+    let [median, p99, most] = [0.5, 0.99, 1.0].map(|part| us(at(part).unwrap_or_default()));
+    let fields = json!({ "vocab": found.vocab, "tokens": found.tokens.len(), "median_us": median, "p99_us": p99,
+        "max_us": most, "compile_us": us(found.compile), "index_ms": us(found.index) / 1e3 });
+    say(args, "mask", fields);
+    Ok(())
 }
 
 fn main() -> Result<(), Failure> {
@@ -260,14 +459,12 @@ fn main() -> Result<(), Failure> {
         return child(&args);
     }
     let wants = |test: &str| args.only.iter().any(|name| name == test);
-    if wants("limits") {
-        let found = limits::measure(args.threads as usize);
-        say(
-            &args,
-            "limits",
-            json!({ "read_gbs": found.read_gbs, "int8_gops": found.int8_gops, "fma_gflops": found.fma_gflops }),
-        );
+    let steps = ["pp", "tg", "batch", "prefix"].into_iter().any(wants);
+    let limits = (steps || wants("limits")).then(|| limits::measure(args.threads as usize));
+    if let Some(Limits { read_gbs, int8_gops, fma_gflops }) = limits {
+        say(&args, "limits", json!({ "read_gbs": read_gbs, "int8_gops": int8_gops, "fma_gflops": fma_gflops }));
     }
+    bookkeeping(&args, wants)?;
     if wants("load") || wants("rss") {
         let rows = in_children(&args)?;
         let runs = rows.len();
@@ -280,23 +477,46 @@ fn main() -> Result<(), Failure> {
             );
         }
         if wants("rss") {
-            say(&args, "rss", json!({ "runs": runs, "peak_bytes": median_of(&rows, "peak_bytes") as u64 }));
+            let file_bytes = std::fs::metadata(&args.model)?.len();
+            let peak = median_of(&rows, "peak_bytes");
+            let about = json!({ "runs": runs, "peak_bytes": peak as u64, "file_bytes": file_bytes });
+            let last = rows.last().map_or(Value::Null, |row| row["memory"].clone());
+            let of_file = json!({ "of_file": round(peak / file_bytes as f64, 3), "at_the_end": last });
+            say(&args, "rss", merge(about, of_file));
         }
     }
+    if let Some(limits) = limits.filter(|_| steps) {
+        run_steps(&args, &Roof { limits, work: Work::of(&args.model, args.kv_type())? }, wants)?;
+    }
+    if wants("mask") {
+        masks(&args)?;
+    }
+    if wants("draft") {
+        drafts(&args)?;
+    }
+    Ok(())
+}
+
+/// The tests of a model's steps.
+fn run_steps(args: &Args, roof: &Roof, wants: impl Fn(&str) -> bool) -> Result<(), Failure> {
     if wants("pp") || wants("tg") || wants("batch") {
-        let mut host = Host::open(&args.model, &options(&args, 0))?;
+        let mut host = Host::open(&args.model, &options(args, 0))?;
+        if let Some(path) = &args.timeline {
+            host.record(path)?;
+        }
         if wants("pp") {
-            prefill(&args, &mut host)?;
+            prefill(args, &mut host, roof)?;
         }
         if wants("tg") {
-            decode(&args, &mut host)?;
+            decode(args, &mut host, roof)?;
         }
         if wants("batch") {
-            batch(&args, &mut host)?;
+            batch(args, &mut host, roof)?;
         }
+        host.stop_recording()?;
     }
     if wants("prefix") {
-        prefix(&args)?;
+        prefix(args, roof)?;
     }
     Ok(())
 }
