@@ -47,15 +47,15 @@ step "format"
 cargo fmt --check
 
 step "lints, warnings as errors"
-cargo clippy --all-targets --quiet -- -D warnings
+cargo clippy --all-targets --all-features --quiet -- -D warnings
 
 step "docs, warnings as errors"
-RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
+RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features --quiet
 
 step "tests"
 mkdir -p target
 set +e
-cargo test --no-fail-fast -- --show-output 2>&1 | tee target/test.log
+cargo test --all-features --no-fail-fast -- --show-output 2>&1 | tee target/test.log
 test_rc=${PIPESTATUS[0]}
 set -e
 
@@ -66,7 +66,7 @@ step "CUDA kernels through NVIDIA's compiler: fresh, and without spills"
 ./scripts/check-kernels.sh 2>&1 | tee -a target/test.log || test_rc=1
 
 step "benches, once each"
-cargo test --benches --quiet 2>&1 | tail -40 || test_rc=1
+cargo test --all-features --benches --quiet 2>&1 | tail -40 || test_rc=1
 
 step "the first command of the README"
 cargo run --release --quiet --example generate || test_rc=1
