@@ -230,6 +230,37 @@ fn cuda_drawn_tokens_are_those_of_the_host() {
     }
 }
 
+/// The position whose number is `u`: the steps of T-119 backwards, each of which has an inverse.
+fn position_of(u: f64) -> u64 {
+    // x ^ (x >> shift), undone: the upper bits are right at once, and each round makes `shift` more of them so.
+    let unshift = |z: u64, shift: u32| (0..64 / shift).fold(z, |x, _| z ^ (x >> shift));
+    // An odd number's inverse modulo 2^64, by Newton's steps, each of which doubles the bits that are right.
+    let inverse = |odd: u64| (0..6).fold(odd, |x, _| x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x))));
+    let z = ((u * (1_u64 << 53) as f64) as u64) << 11;
+    let z = unshift(z, 31).wrapping_mul(inverse(0x94D0_49BB_1331_11EB));
+    let z = unshift(z, 27).wrapping_mul(inverse(0xBF58_476D_1CE4_E5B9));
+    unshift(z, 30).wrapping_sub(0x9E37_79B9_7F4A_7C15)
+}
+
+/// T-118: a number that lies on the border of two candidates takes the one behind it.
+#[test]
+fn cuda_draws_on_a_border_take_the_next_candidate() {
+    let Some(mut device) = device() else { return };
+    for vocab in [2, 4, 32] {
+        let draws: Vec<Draw> = (0..vocab)
+            .map(|k| Draw { temperature: 1.0, cuts: Cuts::OFF, position: position_of(k as f64 / vocab as f64) })
+            .collect();
+        let rows = vec![0.25_f32; vocab * vocab];
+        let borders: Vec<u32> = (0..vocab as u32).collect();
+        assert_eq!(pick(&mut device, &rows, vocab, &draws).0, borders, "on the device, {vocab} candidates");
+        let mut scratch = Scratch::new();
+        for ((row, own), &border) in rows.chunks(vocab).zip(&draws).zip(&borders) {
+            assert_eq!(uniform(own.position), f64::from(border) / vocab as f64);
+            assert_eq!(draw(row, 1.0, own.cuts, uniform(own.position), &mut scratch), border, "on the host");
+        }
+    }
+}
+
 /// The sum of weights, from which everything follows, has the bits of the host's; the order of blocks and threads shows nowhere.
 #[test]
 fn cuda_draws_do_not_depend_on_the_schedule() {
