@@ -6,7 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 skipped=()
-step() { printf '\n==> %s\n' "$*"; }
+step() { current=$*; printf '\n==> %s\n' "$*"; }
+trap 'printf "\n==> stopped in: %s\n" "$current"' ERR
 
 # need COMMAND PACKAGE WHAT: has COMMAND, or installs PACKAGE, or notes that WHAT is left out.
 need() {
@@ -42,6 +43,10 @@ need_libclang
 
 step "models"
 ./scripts/fetch-models.sh target/models || skipped+=("answers of the two real models: they could not be fetched")
+
+step "crates"
+export CARGO_NET_RETRY=${CARGO_NET_RETRY:-10}
+cargo fetch --locked --quiet
 
 step "format"
 cargo fmt --check
