@@ -45,12 +45,17 @@ struct Shadow {
     u8 initialised;
 };
 
+// An allocation. The shadow begins with elements as large as the allocation was asked for, a power of two, and is split into smaller ones when an
+// access covers a part of one.
 struct Home {
     u8* base;
     u64 bytes;
     u32 granule; // bytes of an element of the shadow
     Shadow* shadow;
-    const char* name; // of a shared array; null for device memory
+    const char* name;     // of a shared array; null for device memory
+    u32 element = 0;      // `granule` as it was asked for
+    u32 owner = 0;        // number of the device that has it
+    bool pending = false; // a stream will make it, and is not there yet
 };
 
 struct Thread {

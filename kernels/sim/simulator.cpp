@@ -1,5 +1,5 @@
-// The simulator behind device.h: fibers, the scheduler of a block, warp meetings, barriers, memory and its shadow; and the C functions by
-// which a test allocates, copies and launches.
+// The simulator behind device.h: fibers, the scheduler of a block, warp meetings, barriers, memory and its shadow; and the functions of simulator.h
+// by which a test, or the driver in this folder, allocates, copies and launches.
 //
 // # Clock
 // A number that grows by one at every start of a launch or block and at every barrier or sync_warp that opens. An access is stamped with it.
@@ -8,12 +8,13 @@
 //
 // # Limits
 // One launch at a time, on one thread. What it cannot show: speed, registers, bank conflicts, wrong PTX behind a wrapper of common.cuh.
-#include "device.h"
+#include "simulator.h"
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
+#include <deque>
 #include <dlfcn.h>
 #include <map>
-#include <string>
 #include <sys/mman.h>
 #include <vector>
 #ifndef __x86_64__
@@ -30,6 +31,7 @@ namespace {
 
 constexpr u64 STACK_BYTES = 128 * 1024;
 constexpr u64 SHARED_BYTES = 48 * 1024;
+constexpr u64 GRAVEYARD_BYTES = 64 << 20;
 constexpr u32 WARP_LANES = 32;
 constexpr u32 CANARY = 0x5afe57ac;
 
@@ -47,7 +49,7 @@ struct Launch {
     u32 living, waiting;
     const char* barrier_file;
     int barrier_line;
-    u64 random;
+    u64 random, reachable;
     bool is_fuzzed, failed;
     std::string error;
 };
@@ -62,6 +64,9 @@ std::map<const void*, Home> shared_arrays;
 u64 shared_used;
 std::map<u64, Home> memory; // by the address behind its last byte
 std::vector<u8*> stacks;
+// Freed memory, overwritten with 0xdd, whose addresses are not given out for a while: who still uses one is told.
+std::deque<std::pair<u8*, u64>> graveyard;
+u64 buried;
 
 u64 random_number() {
     u64 z = launch.random += 0x9E3779B97F4A7C15ull;
@@ -182,8 +187,8 @@ void run_block(u32 block) {
     ready.clear();
     current = nullptr;
     for (auto& [site, home] : shared_arrays) {
-        delete[] home.base;
-        delete[] home.shadow;
+        ::operator delete[](home.base, std::align_val_t(16));
+        std::free(home.shadow);
     }
     shared_arrays.clear();
     shared_used = 0;
@@ -228,6 +233,29 @@ void run_block(u32 block) {
 }
 
 // ---- shadow ----
+
+u64 elements(const Home& home) { return (home.bytes + home.granule - 1) / home.granule; }
+
+// Of memory that nobody has touched: zeros, which cost nothing until they are.
+Shadow* fresh_shadow(u64 count) {
+    static_assert(std::is_trivially_copyable_v<Shadow>);
+    return (Shadow*)std::calloc(count, sizeof(Shadow));
+}
+
+// Makes the elements of the shadow so small that these bytes are whole ones. Each piece of an old element has its history: whatever was noted so
+// far covered it wholly. The last element may be cut short by the end.
+void split(Home& home, u64 offset, u64 bytes) {
+    u32 granule = home.granule;
+    u64 end = offset + bytes;
+    while (granule > 1 && (offset % granule || (end % granule && end != home.bytes))) granule /= 2;
+    if (granule == home.granule) return;
+    u32 pieces = home.granule / granule;
+    home.granule = granule;
+    Shadow *old = home.shadow, *shadow = fresh_shadow(elements(home));
+    for (u64 i = 0; i < elements(home); i++) shadow[i] = old[i / pieces];
+    home.shadow = shadow;
+    std::free(old);
+}
 
 const char* describe(const Home* home) { return home->name ? home->name : "device memory"; }
 
@@ -294,7 +322,9 @@ void fail(const char* format, ...) {
 void note_read(Home* home, const u8* at, u32 bytes) {
     access_place = __builtin_return_address(0);
     check_range(home, at, bytes, "read");
-    u64 first = (u64)(at - home->base) / home->granule, last = (u64)(at - home->base + bytes - 1) / home->granule;
+    u64 offset = (u64)(at - home->base);
+    if ((offset | bytes) & (home->granule - 1)) split(*home, offset, bytes);
+    u64 first = offset / home->granule, last = (offset + bytes - 1) / home->granule;
     for (u64 i = first; i <= last; i++) {
         Shadow& shadow = home->shadow[i];
         if (!shadow.initialised) fail("uninitialised: read of element %llu of %s, which nobody wrote", i, describe(home));
@@ -307,7 +337,9 @@ void note_read(Home* home, const u8* at, u32 bytes) {
 void note_write(Home* home, const u8* at, u32 bytes) {
     access_place = __builtin_return_address(0);
     check_range(home, at, bytes, "write");
-    u64 first = (u64)(at - home->base) / home->granule, last = (u64)(at - home->base + bytes - 1) / home->granule;
+    u64 offset = (u64)(at - home->base);
+    if ((offset | bytes) & (home->granule - 1)) split(*home, offset, bytes);
+    u64 first = offset / home->granule, last = (offset + bytes - 1) / home->granule;
     for (u64 i = first; i <= last; i++) {
         Shadow& shadow = home->shadow[i];
         if (shadow.writer && !is_ordered(shadow.writer, shadow.written))
@@ -321,10 +353,17 @@ void note_write(Home* home, const u8* at, u32 bytes) {
     }
 }
 
-Home* home_of(u64 address) {
+Home* find(u64 address) {
     auto found = memory.upper_bound(address);
-    if (found == memory.end() || address < (u64)(std::uintptr_t)found->second.base) fail("an argument points to no live allocation");
-    return &found->second;
+    return found == memory.end() || address < (u64)(std::uintptr_t)found->second.base ? nullptr : &found->second;
+}
+
+Home* home_of(u64 address) {
+    Home* home = find(address);
+    if (!home) fail("an argument points to no live allocation");
+    if (home->pending) fail("an argument points to an allocation that its stream has not made yet");
+    if (!(launch.reachable >> home->owner & 1)) fail("an argument points to memory of device %u, which is out of reach", home->owner);
+    return home;
 }
 
 Home* shared_home(const void* site, u64 bytes, u32 granule, const char* name) {
@@ -332,7 +371,7 @@ Home* shared_home(const void* site, u64 bytes, u32 granule, const char* name) {
     Home& home = place->second;
     if (is_new) {
         shared_used += (bytes + 15) / 16 * 16;
-        home = Home{new (std::align_val_t(16)) u8[bytes], bytes, granule, new Shadow[bytes / granule](), name};
+        home = Home{new (std::align_val_t(16)) u8[bytes], bytes, granule, fresh_shadow(bytes / granule), name, granule};
         std::memset(home.base, 0xff, bytes);
         if (shared_used > SHARED_BYTES) fail("shared arrays of %llu bytes, more than a block may have", shared_used);
     }
@@ -376,113 +415,166 @@ void barrier(const char* file, int line) {
     to_scheduler();
 }
 
-} // namespace sim
+// ---- memory and launches as a host has them ----
 
-// ---- what tests call ----
-
-using namespace sim;
-
-// The allocation that has these bytes, when they are whole elements of it.
-static Home* whole_elements(u64 address, u64 bytes) {
-    auto found = memory.upper_bound(address);
-    if (found == memory.end() || address < (u64)(std::uintptr_t)found->second.base) return nullptr;
-    Home& home = found->second;
-    u64 offset = address - (u64)(std::uintptr_t)home.base;
-    return offset + bytes <= home.bytes && offset % home.granule == 0 && bytes % home.granule == 0 ? &home : nullptr;
+static void mark_written(Home& home, u64 offset, u64 bytes) {
+    for (u64 i = offset / home.granule; i * home.granule < offset + bytes; i++) home.shadow[i] = Shadow{0, 0, 0, 0, 0, 0, 1};
 }
 
-extern "C" {
-
-// Unwritten memory of elements of `granule` bytes; 0 when there is none.
-u64 sim_alloc(u64 bytes, u32 granule) {
+u64 allocate(u64 bytes, u32 granule) {
+    if (bytes == 0 || granule == 0 || granule & (granule - 1)) return 0;
     u64 room = (bytes + 255) / 256 * 256 + 256;
     u8* base = new (std::align_val_t(256), std::nothrow) u8[room];
-    if (!base || bytes == 0 || bytes % granule) return 0;
+    if (!base) return 0;
+    Home home{base, bytes, granule, nullptr, nullptr, granule};
+    home.shadow = fresh_shadow(elements(home));
+    if (!home.shadow) {
+        ::operator delete[](base, std::align_val_t(256));
+        return 0;
+    }
     std::memset(base, 0xff, room);
     u64 address = (u64)(std::uintptr_t)base;
-    memory[address + bytes] = Home{base, bytes, granule, new Shadow[bytes / granule](), nullptr};
+    memory[address + bytes] = home;
     return address;
 }
 
-int sim_free(u64 address) {
+bool release(u64 address) {
     auto found = memory.upper_bound(address);
-    if (found == memory.end() || (u64)(std::uintptr_t)found->second.base != address) return 1;
-    ::operator delete[](found->second.base, std::align_val_t(256));
-    delete[] found->second.shadow;
+    if (found == memory.end() || (u64)(std::uintptr_t)found->second.base != address) return false;
+    Home home = found->second;
     memory.erase(found);
-    return 0;
-}
-
-u64 sim_live() { return memory.size(); }
-
-int sim_write(u64 address, const void* from, u64 bytes) {
-    Home* home = whole_elements(address, bytes);
-    if (!home) return 1;
-    u64 offset = address - (u64)(std::uintptr_t)home->base;
-    std::memcpy(home->base + offset, from, bytes);
-    for (u64 i = 0; i < bytes / home->granule; i++) home->shadow[offset / home->granule + i] = Shadow{0, 0, 0, 0, 0, 0, 1};
-    return 0;
-}
-
-// Elements of an allocation; `unwritten` is the number of the first one that nobody wrote, or of all. Those read as 0xff.
-int sim_read(u64 address, void* to, u64 bytes, u64* unwritten) {
-    Home* home = whole_elements(address, bytes);
-    if (!home) return 1;
-    u64 offset = address - (u64)(std::uintptr_t)home->base, i = 0;
-    std::memcpy(to, home->base + offset, bytes);
-    while (i < bytes / home->granule && home->shadow[offset / home->granule + i].initialised) i++;
-    *unwritten = i;
-    return 0;
-}
-
-// Arguments of a kernel and their sizes; -1 when there is no such kernel.
-int sim_arguments(const char* name, u32* threads, const u32** sizes) {
-    for (Entry* entry = entries; entry; entry = entry->next) {
-        if (std::strcmp(entry->name, name)) continue;
-        *threads = entry->threads;
-        *sizes = entry->sizes;
-        return (int)entry->arguments;
+    std::free(home.shadow);
+    std::memset(home.base, 0xdd, home.bytes);
+    graveyard.emplace_back(home.base, home.bytes);
+    for (buried += home.bytes; buried > GRAVEYARD_BYTES; graveyard.pop_front()) {
+        ::operator delete[](graveyard.front().first, std::align_val_t(256));
+        buried -= graveyard.front().second;
     }
-    return -1;
+    return true;
 }
 
-// The name of kernel `index`, or null.
-const char* sim_kernel(u32 index) {
-    Entry* entry = entries;
-    while (entry && index--) entry = entry->next;
-    return entry ? entry->name : nullptr;
+void store(Home& home, u64 offset, const void* from, u64 bytes) {
+    split(home, offset, bytes);
+    std::memcpy(home.base + offset, from, bytes);
+    mark_written(home, offset, bytes);
 }
 
-// Runs a grid of blocks of the kernel's own size. Seed 0 takes blocks and threads in order, any other one a random order. Answers 0, or 1 with a
-// text in `error`.
-int sim_launch(const char* name, const u32* grid, void** arguments, u64 seed, char* error, u64 error_bytes) {
+void fill(Home& home, u64 offset, u8 value, u64 bytes) {
+    split(home, offset, bytes);
+    std::memset(home.base + offset, value, bytes);
+    mark_written(home, offset, bytes);
+}
+
+u64 load(Home& home, u64 offset, void* to, u64 bytes) {
+    std::memcpy(to, home.base + offset, bytes);
+    for (u64 at = offset; at < offset + bytes; at = (at / home.granule + 1) * home.granule)
+        if (!home.shadow[at / home.granule].initialised) return at - offset;
+    return bytes;
+}
+
+void move(Home& to, u64 to_offset, Home& from, u64 from_offset, u64 bytes) {
+    split(to, to_offset, bytes);
+    split(from, from_offset, bytes);
+    // Elements of one size, that lie alike in both: then each element of the target has the history of one of the source.
+    u32 granule = to.granule < from.granule ? to.granule : from.granule;
+    if (to.granule != granule) split(to, to_offset, granule < bytes ? granule : bytes);
+    if (from.granule != granule) split(from, from_offset, granule < bytes ? granule : bytes);
+    std::memmove(to.base + to_offset, from.base + from_offset, bytes);
+    for (u64 at = 0; at < bytes; at += granule)
+        to.shadow[(to_offset + at) / to.granule] = Shadow{0, 0, 0, 0, 0, 0, from.shadow[(from_offset + at) / from.granule].initialised};
+}
+
+const Entry* kernel(const char* name) {
+    for (const Entry* entry = entries; entry; entry = entry->next)
+        if (!std::strcmp(entry->name, name)) return entry;
+    return nullptr;
+}
+
+bool run(const Entry& entry, Dim3 grid, void** arguments, u64 seed, u64 reachable, std::string& error) {
     launch = Launch{};
     access_place = nullptr;
-    for (Entry* entry = entries; entry; entry = entry->next)
-        if (!std::strcmp(entry->name, name)) launch.entry = entry;
-    if (!launch.entry || grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535) {
-        snprintf(error, error_bytes, "%s: no such kernel, or no such grid", name);
-        return 1;
-    }
+    launch.entry = &entry;
     launch.arguments = arguments;
     launch.number = ++launches;
     launch.clock_start = ++clock_now;
     launch.random = seed;
+    launch.reachable = reachable;
     launch.is_fuzzed = seed != 0;
-    grid_size = {grid[0], grid[1], grid[2]};
-    block_size = {launch.entry->threads, 1, 1};
-    std::vector<u32> order(grid[0] * grid[1] * grid[2]);
+    grid_size = grid;
+    block_size = {entry.threads, 1, 1};
+    std::vector<u32> order(grid.x * grid.y * grid.z);
     for (u32 i = 0; i < order.size(); i++) order[i] = i;
     if (launch.is_fuzzed)
         for (u64 i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random_number() % i]);
     for (u32 block : order) {
         run_block(block);
         if (launch.failed) {
-            snprintf(error, error_bytes, "%s: %s", name, launch.error.c_str());
-            return 1;
+            error = std::string(entry.name) + ": " + launch.error;
+            return false;
         }
     }
+    return true;
+}
+
+} // namespace sim
+
+// ---- the same in C, for tests of single kernels ----
+
+using namespace sim;
+
+// The allocation that has these bytes.
+static Home* range(u64 address, u64 bytes) {
+    Home* home = find(address);
+    return home && address - (u64)(std::uintptr_t)home->base + bytes <= home->bytes ? home : nullptr;
+}
+static u64 offset_in(const Home* home, u64 address) { return address - (u64)(std::uintptr_t)home->base; }
+
+// Unwritten memory of elements of `granule` bytes, a power of two; 0 when there is none.
+SIM_API u64 sim_alloc(u64 bytes, u32 granule) { return bytes % granule ? 0 : allocate(bytes, granule); }
+
+SIM_API int sim_free(u64 address) { return !release(address); }
+
+SIM_API int sim_write(u64 address, const void* from, u64 bytes) {
+    Home* home = range(address, bytes);
+    if (!home) return 1;
+    store(*home, offset_in(home, address), from, bytes);
     return 0;
 }
 
-} // extern "C"
+// Elements of an allocation; `unwritten` is the number of the first one that nobody wrote wholly, or of all. Unwritten bytes read as 0xff.
+SIM_API int sim_read(u64 address, void* to, u64 bytes, u64* unwritten) {
+    Home* home = range(address, bytes);
+    if (!home) return 1;
+    *unwritten = load(*home, offset_in(home, address), to, bytes) / home->element;
+    return 0;
+}
+
+// Arguments of a kernel and their sizes; -1 when there is no such kernel.
+SIM_API int sim_arguments(const char* name, u32* threads, const u32** sizes) {
+    const Entry* entry = kernel(name);
+    if (!entry) return -1;
+    *threads = entry->threads;
+    *sizes = entry->sizes;
+    return (int)entry->arguments;
+}
+
+// The name of kernel `index`, or null.
+SIM_API const char* sim_kernel(u32 index) {
+    const Entry* entry = entries;
+    while (entry && index--) entry = entry->next;
+    return entry ? entry->name : nullptr;
+}
+
+// Runs a grid of blocks of the kernel's own size. Seed 0 takes blocks and threads in order, any other one a random order. Answers 0, or 1 with a
+// text in `error`.
+SIM_API int sim_launch(const char* name, const u32* grid, void** arguments, u64 seed, char* error, u64 error_bytes) {
+    const Entry* entry = kernel(name);
+    if (!entry || grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535) {
+        snprintf(error, error_bytes, "%s: no such kernel, or no such grid", name);
+        return 1;
+    }
+    std::string text;
+    if (run(*entry, {grid[0], grid[1], grid[2]}, arguments, seed, ~0ull, text)) return 0;
+    snprintf(error, error_bytes, "%s", text.c_str());
+    return 1;
+}

@@ -1,16 +1,11 @@
-//! The simulated device: builds it with the machine's C++ compiler, loads it, and speaks to it as to a driver.
+//! The simulated device, spoken to without a driver: memory, copies and launches of single kernels.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-unsafe extern "C" {
-    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-    fn dlerror() -> *const c_char;
-}
-const RTLD_NOW: c_int = 2;
+#[path = "../common/cuda_library.rs"]
+pub(crate) mod library;
+use library::{Library, with_line};
 
 /// Schedules that a result must not depend on: in order, and three random ones.
 const SEEDS: [u64; 4] = [0, 1, 2, 0x1c705];
@@ -117,7 +112,7 @@ pub(crate) struct Device {
 /// The device; none, and a line that says so, where there is no C++ compiler.
 pub(crate) fn device() -> Option<Device> {
     static LIBRARY: OnceLock<Option<Mutex<Functions>>> = OnceLock::new();
-    let library = LIBRARY.get_or_init(|| build().map(|path| Mutex::new(load(&path))));
+    let library = LIBRARY.get_or_init(|| Library::open().map(|library| Mutex::new(functions(&library))));
     let Some(library) = library else {
         println!("skipped: CUDA kernels in the simulator: no C++ compiler (c++)");
         return None;
@@ -288,114 +283,12 @@ impl Arg {
     }
 }
 
-/// The error with the source line that its code address belongs to, where addr2line is at hand.
-fn with_line(error: &str) -> String {
-    let Some(path) = LIBRARY_PATH.get() else { return error.into() };
-    let Some((text, rest)) = error.split_once(" [code +") else { return error.into() };
-    let address = rest.trim_end_matches(']');
-    let lines = Command::new("addr2line").arg("-i").arg("-e").arg(path).arg(address).output();
-    let Ok(lines) = lines else { return error.into() };
-    let lines = String::from_utf8_lossy(&lines.stdout);
-    let place = lines.lines().find(|line| !line.contains("/sim/") && !line.starts_with('?'));
-    place.map_or(error.into(), |place| format!("{text} [{}]", place.rsplit('/').next().unwrap_or(place)))
-}
-
-static LIBRARY_PATH: OnceLock<PathBuf> = OnceLock::new();
-
-fn sources() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut sources = vec![root.join("kernels/sim/simulator.cpp"), root.join("tests/cuda/planted.cu")];
-    let folder = std::fs::read_dir(root.join("kernels")).expect("the kernels are there");
-    sources.extend(
-        folder
-            .map(|entry| entry.expect("an entry").path())
-            .filter(|path| path.extension().is_some_and(|extension| extension == "cu")),
-    );
-    sources.sort();
-    sources
-}
-
-/// A name that changes with any file that is compiled.
-fn fingerprint(sources: &[PathBuf]) -> String {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    FLAGS.hash(&mut hasher);
-    let mut files = sources.to_vec();
-    for folder in ["kernels", "kernels/sim"] {
-        let folder = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).expect("a folder");
-        files.extend(
-            folder
-                .map(|entry| entry.expect("an entry").path())
-                .filter(|path| path.extension().is_some_and(|extension| extension == "cuh" || extension == "h")),
-        );
-    }
-    files.sort();
-    for file in files {
-        std::fs::read(&file).expect("a source can be read").hash(&mut hasher);
-    }
-    format!("{:016x}", hasher.finish())
-}
-
-/// Products and sums stay apart unless the source fuses them, as nvcc is told too.
-const FLAGS: [&str; 9] =
-    ["-std=c++17", "-O2", "-g1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror"];
-
-/// Compiles the simulator and all kernels into one library; none without a compiler.
-fn build() -> Option<PathBuf> {
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-    Command::new(&compiler).arg("--version").output().ok().filter(|output| output.status.success())?;
-    let sources = sources();
-    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-simulator");
-    let library = root.join(format!("{}.so", fingerprint(&sources)));
-    if !library.exists() {
-        let folder = root.join(format!("{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for the objects");
-        let object = |source: &Path| folder.join(source.file_stem().expect("a name")).with_extension("o");
-        // Two at a time: the slowest takes a few seconds.
-        for pair in sources.chunks(2) {
-            let started = pair.iter().map(|source| {
-                let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-                let mut command = Command::new(&compiler);
-                command.args(FLAGS).arg("-I").arg(include).args(["-x", "c++", "-c"]).arg(source);
-                command.arg("-o").arg(object(source)).spawn().expect("the compiler starts")
-            });
-            for mut child in started.collect::<Vec<_>>() {
-                assert!(child.wait().expect("the compiler ends").success(), "the kernels compile for the simulator");
-            }
-        }
-        let linked = folder.join("library.so");
-        let objects = sources.iter().map(|source| object(source));
-        let status = Command::new(&compiler).arg("-shared").arg("-o").arg(&linked).args(objects).arg("-ldl").status();
-        assert!(status.expect("the linker starts").success(), "the kernels link");
-        std::fs::rename(&linked, &library).expect("the library moves to its place");
-        std::fs::remove_dir_all(&folder).expect("the objects go");
-    }
-    Some(library)
-}
-
-fn load(path: &Path) -> Functions {
-    let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
-    // SAFETY: the library only registers its kernels when it is loaded.
-    let library = unsafe { dlopen(name.as_ptr(), RTLD_NOW) };
-    if library.is_null() {
-        // SAFETY: it takes nothing.
-        let reason = unsafe { dlerror() };
-        // SAFETY: an error was just reported, whose text stays until the next call.
-        let reason = unsafe { CStr::from_ptr(reason) };
-        panic!("the simulator does not load: {}", reason.to_string_lossy());
-    }
-    LIBRARY_PATH.set(path.to_path_buf()).expect("loaded once");
-    let symbol = |name: &CStr| {
-        // SAFETY: the library is loaded and stays so.
-        let symbol = unsafe { dlsym(library, name.as_ptr()) };
-        assert!(!symbol.is_null(), "the simulator has {name:?}");
-        symbol
-    };
+fn functions(library: &Library) -> Functions {
     /// The function of this name and type.
     macro_rules! function {
         ($name:literal, $type:ty) => {
             // SAFETY: simulator.cpp declares it with these types.
-            unsafe { std::mem::transmute::<*mut c_void, $type>(symbol($name)) }
+            unsafe { std::mem::transmute::<*mut c_void, $type>(library.symbol($name)) }
         };
     }
     Functions {
