@@ -1,52 +1,95 @@
-//! The fake CUDA driver (kernels/sim), through cudarc: what it answers is what the backend's tests rest on, so each kind of mistake that it is there to
-//! show is made here, and shown.
+//! The fake CUDA driver (kernels/sim), through cudarc. The tests of the CUDA backend rest on what it answers, so each kind of mistake that it is there to
+//! show is made here, and is shown.
 //!
 //! Needs a C++ compiler, else every test says `skipped`.
 
 #![cfg(feature = "cuda")]
-#![allow(dead_code, reason = "the shared helpers have more than this file uses")]
 
 #[path = "common/fake_driver.rs"]
 mod fake_driver;
+#[path = "cuda_driver/faults.rs"]
+mod faults;
+#[path = "cuda_driver/graphs.rs"]
+mod graphs;
+#[path = "cuda_driver/memory.rs"]
+mod memory;
+#[path = "cuda_driver/modules.rs"]
+mod modules;
+#[path = "cuda_driver/peers.rs"]
+mod peers;
+#[path = "cuda_driver/streams.rs"]
+mod streams;
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::result::DriverError;
+use cudarc::driver::sys::cudaError_enum as Code;
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaSlice, CudaStream, CudaView, CudaViewMut, LaunchConfig, PushKernelArg,
+};
 use cudarc::nvrtc::Ptx;
-use fake_driver::fake_driver;
 
-/// A context whose slices carry no events, and a stream of its own.
-fn device(ordinal: usize) -> (Arc<CudaContext>, Arc<CudaStream>) {
-    let context = CudaContext::new(ordinal).expect("a device");
-    // SAFETY: the tests order what they do between streams themselves.
-    unsafe { context.disable_event_tracking() };
-    let stream = context.new_stream().expect("a stream");
-    (context, stream)
+/// A device whose slices carry no events (with them a driver's own ordering would hide what is shown here), and a kernel.
+struct Device {
+    add: CudaFunction,
+    stream: Arc<CudaStream>,
+    context: Arc<CudaContext>,
 }
 
-#[test]
-fn cuda_memory_comes_back_as_it_went() {
-    let Some(_driver) = fake_driver() else { return };
-    let (_context, stream) = device(0);
-    let there = stream.clone_htod(&[1_u32, 2, 3]).expect("memory");
-    let back = stream.clone_dtoh(&there).expect("a copy");
-    stream.synchronize().expect("the stream ends");
-    assert_eq!(back, [1, 2, 3]);
+impl Device {
+    fn new(ordinal: usize) -> Self {
+        let context = CudaContext::new(ordinal).expect("a device");
+        // SAFETY: the tests order what they do between streams themselves.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream().expect("a stream");
+        let module = context.load_module(Ptx::from_src(include_str!("../kernels/ptx/rows.ptx"))).expect("a module");
+        Self { add: module.load_function("ictus_add").expect("a kernel"), stream, context }
+    }
+
+    /// Asks for x = x + y on a stream.
+    fn add_on(
+        &self,
+        stream: &CudaStream,
+        x: &mut CudaViewMut<'_, f32>,
+        y: &CudaView<'_, f32>,
+    ) -> Result<(), DriverError> {
+        let count = y.len() as u64;
+        let mut launch = stream.launch_builder(&self.add);
+        // SAFETY: the kernel takes these arguments.
+        unsafe { launch.arg(x).arg(y).arg(&count).launch(blocks_of(256)) }.map(|_| ())
+    }
+
+    fn add(&self, x: &mut CudaSlice<f32>, y: &CudaSlice<f32>) -> Result<(), DriverError> {
+        self.add_on(&self.stream, &mut x.as_view_mut(), &y.as_view())
+    }
+
+    /// Memory with these numbers, which is there when this returns.
+    fn numbers(&self, numbers: &[f32]) -> CudaSlice<f32> {
+        let memory = self.stream.clone_htod(numbers).expect("memory");
+        self.stream.synchronize().expect("the stream ends");
+        memory
+    }
+
+    /// Memory that is there, and that nobody wrote.
+    fn room(&self, len: usize) -> CudaSlice<f32> {
+        // SAFETY: nobody relies on what it has.
+        let memory = unsafe { self.stream.alloc(len) }.expect("memory");
+        self.stream.synchronize().expect("the stream ends");
+        memory
+    }
+
+    fn read(&self, memory: &CudaSlice<f32>) -> Vec<f32> {
+        let numbers = self.stream.clone_dtoh(memory).expect("a copy");
+        self.stream.synchronize().expect("the stream ends");
+        numbers
+    }
 }
 
-#[test]
-fn cuda_kernel_of_the_committed_ptx_adds() {
-    let Some(driver) = fake_driver() else { return };
-    let (context, stream) = device(0);
-    let module = context.load_module(Ptx::from_src(include_str!("../kernels/ptx/rows.ptx"))).expect("a module");
-    let add = module.load_function("ictus_add").expect("a kernel");
-    let mut x = stream.clone_htod(&[1.0_f32, 2.0, 3.0]).expect("memory");
-    let y = stream.clone_htod(&[10.0_f32, 20.0, 30.0]).expect("memory");
-    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
-    // SAFETY: the kernel takes these arguments.
-    unsafe { stream.launch_builder(&add).arg(&mut x).arg(&y).arg(&3_u64).launch(config) }.expect("a launch");
-    assert_eq!(driver.statistics().launches, 0, "nothing runs at a launch");
-    let back = stream.clone_dtoh(&x).expect("a copy");
-    assert_eq!(back, [11.0, 22.0, 33.0]);
-    assert_eq!(driver.statistics().launches, 1);
+/// A grid of one block.
+fn blocks_of(threads: u32) -> LaunchConfig {
+    LaunchConfig { grid_dim: (1, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
+}
+
+fn code<T>(result: Result<T, DriverError>) -> Code {
+    result.err().map_or(Code::CUDA_SUCCESS, |error| error.0)
 }

@@ -107,6 +107,8 @@ CUDA cuDeviceGetUuid_v2(u8* uuid, int device) {
     return SUCCESS;
 }
 
+CUDA cuDeviceGetUuid(u8* uuid, int device) { return cuDeviceGetUuid_v2(uuid, device); }
+
 CUDA cuDeviceTotalMem_v2(u64* bytes, int device) {
     Lock lock(driver.mutex);
     *bytes = driver.options[OPTION_MEMORY];

@@ -205,8 +205,10 @@ void release_memory(u64 address);
 
 // ---- streams.cpp ----
 
-// The stream of a handle in the context of this thread; null is the context's own.
+// The stream of a handle; null is the one of this thread's context. With an error of a lost context the stream is there too.
 int stream_of(void* handle, std::shared_ptr<Stream>& stream);
+// For calls whose stream must be of this thread's context.
+int own_stream_of(void* handle, std::shared_ptr<Stream>& stream);
 // Gives work to a stream, or to the capture that it is in.
 int submit(const std::shared_ptr<Stream>& stream, Item item, bool can_be_captured = true);
 // Runs everything that a stream, or every stream of a context, was given.

@@ -245,7 +245,7 @@ CUDA cuMemGetInfo_v2(u64* free_bytes, u64* total) {
 CUDA cuMemAllocAsync(u64* out, u64 bytes, void* handle) {
     Lock lock(driver.mutex);
     std::shared_ptr<Stream> stream;
-    if (int error = stream_of(handle, stream)) return error;
+    if (int error = own_stream_of(handle, stream)) return error;
     if (!driver.options[OPTION_POOLS]) return refuse(NOT_SUPPORTED, "this device has no memory pools");
     return allocate(out, bytes, stream->context, stream);
 }

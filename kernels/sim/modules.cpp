@@ -179,7 +179,7 @@ CUDA cuLaunchKernel(void* handle, u32 grid_x, u32 grid_y, u32 grid_z, u32 block_
     std::shared_ptr<Function> function;
     if (int error = function_of(handle, function)) return error;
     std::shared_ptr<Stream> stream;
-    if (int error = stream_of(stream_handle, stream)) return error;
+    if (int error = own_stream_of(stream_handle, stream)) return error;
     const sim::Entry* entry = function->entry;
     if (function->module->context != stream->context) return refuse(INVALID_HANDLE, "%s: function and stream are of two contexts", entry->name);
     if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_x > 0x7fffffff || grid_y > 65535 || grid_z > 65535)

@@ -154,18 +154,24 @@ u64 random_number() {
 }
 
 int stream_of(void* handle, std::shared_ptr<Stream>& stream) {
-    std::shared_ptr<Context> context;
-    int error = current(context);
-    if (!context) return error;
+    if (!driver.is_initialised) return refuse(NOT_INITIALIZED, "cuInit was not called");
     if (!handle) {
-        stream = context->null_stream;
+        std::shared_ptr<Context> context;
+        int error = current(context);
+        if (context) stream = context->null_stream;
         return error;
     }
     std::shared_ptr<Stream>* found = driver.streams.find(handle);
     if (!found) return refuse(INVALID_HANDLE, "no such stream");
-    if ((*found)->context != context) return refuse(INVALID_HANDLE, "the stream is of another context than the thread's");
     stream = *found;
-    return error;
+    return stream->context->error;
+}
+
+int own_stream_of(void* handle, std::shared_ptr<Stream>& stream) {
+    std::shared_ptr<Context> context;
+    if (int error = current(context)) return error;
+    if (int error = stream_of(handle, stream)) return error;
+    return stream->context == context ? SUCCESS : refuse(INVALID_HANDLE, "the stream is of another context than the thread's");
 }
 
 int submit(const std::shared_ptr<Stream>& stream, Item item, bool can_be_captured) {
@@ -394,7 +400,7 @@ CUDA cuEventElapsedTime_v2(float* milliseconds, void* first, void* last) { retur
 CUDA cuStreamBeginCapture_v2(void* handle, int mode) {
     Lock lock(driver.mutex);
     std::shared_ptr<Stream> stream;
-    if (int error = stream_of(handle, stream)) return error;
+    if (int error = own_stream_of(handle, stream)) return error;
     if (stream->is_null) return refuse(CAPTURE_UNSUPPORTED, "the null stream cannot be captured");
     if (stream->capture) return refuse(ILLEGAL_STATE, "the stream is captured already");
     auto capture = std::make_shared<Capture>();
