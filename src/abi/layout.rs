@@ -50,7 +50,7 @@ records! {
         grammar_mask_items: "uint32_t",
         grammar_lexer_states: "uint32_t",
         arithmetic: "uint32_t",
-        _pad0: "uint32_t",
+        device_index: "uint32_t",
     }
     record ClaimedSampling "ClaimedSampling" "ictus_claimed_sampling_t" {
         struct_size: "uint64_t",

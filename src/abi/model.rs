@@ -89,8 +89,8 @@ pub struct OpenOptions {
     pub grammar_lexer_states: u32,
     /// How products with quantised weights are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
     pub arithmetic: u32,
-    /// Zero; readers ignore it.
-    pub _pad0: u32,
+    /// Which CUDA device, as the driver counts them from 0.
+    pub device_index: u32,
 }
 const _: () = assert!(size_of::<OpenOptions>() == 176);
 record!(OpenOptions, min_prefix: 80);
@@ -223,6 +223,7 @@ fn options(source: &OpenOptions) -> Outcome<ModelOptions> {
         grammar_mask_fuel,
         grammar_mask_items,
         grammar_lexer_states,
+        device_index,
         ..
     } = *source;
     let op_fast_checksum = match source.op_fast_checksum {
@@ -232,6 +233,7 @@ fn options(source: &OpenOptions) -> Outcome<ModelOptions> {
     };
     let options = ModelOptions {
         device,
+        device_index,
         threads,
         host_threads: host_threads(source),
         arithmetic,

@@ -17,6 +17,8 @@ use crate::checkpoint::RopePairing;
 use crate::tensor::Tensor;
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 
 /// Why a backend refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -174,6 +176,17 @@ pub struct RopeTable {
     pub pairing: RopePairing,
 }
 
+impl RopeTable {
+    /// The angles of one position: the cosines of all pairs, then their sines, in double precision and rounded once.
+    fn angles(&self, position: usize, out: &mut [f32]) {
+        let (cosines, sines) = out.split_at_mut(self.frequencies.len().min(out.len()));
+        for ((frequency, cosine), sine) in self.frequencies.iter().zip(cosines).zip(sines) {
+            let (s, c) = (position as f64 * frequency).sin_cos();
+            (*cosine, *sine) = (c as f32, s as f32);
+        }
+    }
+}
+
 /// One of several products with the same input ([`Backend::linear_many`]).
 pub struct Product<'a, B: Backend> {
     /// `[outputs, inputs]`
@@ -292,6 +305,19 @@ pub trait Backend: Sized + Send + 'static {
 
     /// Rotates each head of each row by the angles of the row.
     fn rope(&self, x: &mut Self::Buffer, head_dim: usize, pairing: RopePairing, angles: &Self::Buffer);
+
+    /// Told before a walk over layers which lists of spans its operations will name, so that a backend that brings them elsewhere does it
+    /// once. The lists stay where they are, as they are, until [`Backend::pass_end`]; operations may name others all the same.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Device`. Nothing of the walk has been done.
+    fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
+        let _ = lists;
+        Ok(())
+    }
+
+    /// Told when the walk is over, however it ended.
+    fn pass_end(&self) {}
 
     /// Writes the keys and values of the rows into the pages of layer `layer`.
     fn kv_write(

@@ -70,6 +70,18 @@ impl<'a, B: Backend> Pass<'a, B> {
     pub(super) fn walk<L>(
         &mut self,
         layers: &[L],
+        walk: impl FnMut(&mut Self, usize, &L) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let wanted = self.wanted.as_ref().map_or(&[][..], |wanted| wanted.rows.spans);
+        self.backend.pass_begin(&[self.rows.spans, wanted])?;
+        let walked = self.walk_layers(layers, walk);
+        self.backend.pass_end();
+        walked
+    }
+
+    fn walk_layers<L>(
+        &mut self,
+        layers: &[L],
         mut walk: impl FnMut(&mut Self, usize, &L) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
         let Range { start, end } = self.layers.clone();

@@ -7,8 +7,7 @@
 
 use std::path::Path;
 
-use super::{Error, Model, ModelOptions, model_runtime};
-use crate::executor::DraftModel;
+use super::{Error, Model, ModelOptions};
 use crate::speculate::{DraftModelError, DraftModels, Drafter};
 use crate::tokenizer::Tokenizer;
 
@@ -40,14 +39,15 @@ impl Model {
         let draft = Self::open(path, &self.draft_options()).map_err(refused)?;
         same_vocabulary(self.tokenizer(), draft.tokenizer())?;
         let plan = draft.memory_plan().map_err(refused)?;
-        let runtime = model_runtime(&draft).map_err(refused)?;
-        Ok(Box::new(DraftModel::new(runtime, plan.total_bytes())))
+        draft.as_drafter(plan.total_bytes()).map_err(refused)
     }
 
     /// Room for the same lanes at the same lengths, as far as the draft model goes.
     fn draft_options(&self) -> ModelOptions {
         let own = &self.inner.options;
         ModelOptions {
+            device: own.device,
+            device_index: own.device_index,
             threads: own.threads as u32,
             host_threads: own.host_threads.clone(),
             arithmetic: own.arithmetic,

@@ -16,6 +16,7 @@
 mod draft;
 mod error;
 mod options;
+mod place;
 pub mod sizing;
 
 pub use crate::backend::cpu::HostThreads;
@@ -30,16 +31,20 @@ use std::sync::Arc;
 
 use self::draft::DraftFiles;
 use self::options::Resolved;
-use crate::backend::BackendError;
+use self::place::Place;
+use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::CudaBackend;
 use crate::chat::{ChatError, ChatTemplate};
 use crate::checkpoint::{Checkpoint, ModelConfig, SamplingDefaults};
 use crate::engine::Engine;
-use crate::executor::{Executor, ExecutorOptions, capability_without_model};
+use crate::executor::{DraftModel, Executor, ExecutorOptions, capability_without_model};
 use crate::facade::{Core, CoreOptions};
 use crate::grammar::SharedCompiler;
 
 use crate::runtime::{LazyVocabulary, ModelRuntime, PagedIdentity, PagedOptions, SharedWeights, Vocabulary};
+use crate::speculate::Drafter;
 use crate::tokenizer::Tokenizer;
 
 /// How far opening has come.
@@ -73,8 +78,8 @@ struct Inner {
     tokenizer: Tokenizer,
     options: Resolved,
     executor: ExecutorOptions,
-    /// As the backend has laid them out; one for all engines.
-    weights: SharedWeights<CpuBackend>,
+    /// Where it runs, and the weights there; one for all engines.
+    place: Place,
     /// One for all engines: they have the same words and limits.
     grammars: SharedCompiler,
 }
@@ -102,10 +107,10 @@ impl Model {
             ControlFlow::Break(()) => Err(Error::Cancelled),
         };
         options.check()?;
-        check_device(options.device)?;
+        let place = Place::find(options.device, options.device_index)?;
         tell(0, 0)?;
         let checkpoint = Checkpoint::open(path)?;
-        let resolved = options.resolve(checkpoint.config(), weights_bytes(&checkpoint))?;
+        let resolved = options.resolve(checkpoint.config(), place::weights_bytes(options.device, &checkpoint))?;
         check_budget(&checkpoint, &resolved, options.memory_budget_bytes)?;
         let total_bytes = checkpoint.tensor_bytes();
         tell(0, total_bytes)?;
@@ -113,8 +118,8 @@ impl Model {
         let tokenizer = Tokenizer::new(vocabulary)?;
         touch(&checkpoint, total_bytes, &mut tell)?;
         let executor = options.of_executor();
-        let (weights, grammars) = (SharedWeights::default(), SharedCompiler::default());
-        let inner = Inner { checkpoint, tokenizer, options: resolved, executor, weights, grammars };
+        let grammars = SharedCompiler::default();
+        let inner = Inner { checkpoint, tokenizer, options: resolved, executor, place, grammars };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -124,9 +129,9 @@ impl Model {
     /// As [`Model::open`].
     pub fn plan(path: impl AsRef<Path>, options: &ModelOptions) -> Result<MemoryPlan, Error> {
         options.check()?;
-        check_device(options.device)?;
+        Place::find(options.device, options.device_index)?;
         let checkpoint = Checkpoint::open(path)?;
-        let resolved = options.resolve(checkpoint.config(), weights_bytes(&checkpoint))?;
+        let resolved = options.resolve(checkpoint.config(), place::weights_bytes(options.device, &checkpoint))?;
         memory_plan(&checkpoint, &resolved)
     }
 
@@ -143,25 +148,65 @@ impl Model {
     /// # Errors
     /// Memory could not be had, or the backend does not take a tensor. Nothing is kept.
     pub fn engine(&self) -> Result<Box<dyn Engine + Send>, Error> {
-        let runtime = model_runtime(self)?;
+        match &self.inner.place {
+            Place::Cpu(weights) => Ok(self.engine_on(self.cpu_runtime(weights)?)),
+            #[cfg(feature = "cuda")]
+            Place::Cuda(weights) => Ok(self.engine_on(self.cuda_runtime(weights)?)),
+        }
+    }
+
+    fn engine_on<B: Backend>(&self, runtime: ModelRuntime<B>) -> Box<dyn Engine + Send> {
+        Box::new(self.executor_on(runtime))
+    }
+
+    fn executor_on<B: Backend>(&self, runtime: ModelRuntime<B>) -> Executor<ModelRuntime<B>> {
         let drafts = Box::new(DraftFiles::new(self.clone()));
         let executor = Executor::with_options(runtime, self.inner.executor.clone());
-        let grammars = self.inner.grammars.clone();
-        Ok(Box::new(executor.with_draft_models(drafts).with_grammar_compiler(grammars)))
+        executor.with_draft_models(drafts).with_grammar_compiler(self.inner.grammars.clone())
     }
 
     /// A core of its own, over the shared weights: a [`ModelExecutor`](crate::facade::ModelExecutor) for a host that owns its scheduler,
-    /// and a tick engine beside it for whoever asks.
+    /// and a tick engine beside it for whoever asks. On the processor; [`Model::cuda_core`] is the one on a device.
     ///
     /// # Errors
-    /// As [`Model::engine`], and an option out of range.
+    /// As [`Model::engine`], an option out of range, and `NoDevice` for a model that was opened on another device.
     pub fn core(&self, options: CoreOptions) -> Result<Core<ModelRuntime<CpuBackend>>, Error> {
-        let executor = Executor::with_options(model_runtime(self)?, self.inner.executor.clone());
-        let drafts = Box::new(DraftFiles::new(self.clone()));
-        let executor = executor.with_draft_models(drafts).with_grammar_compiler(self.inner.grammars.clone());
+        match &self.inner.place {
+            Place::Cpu(weights) => self.core_on(self.cpu_runtime(weights)?, options),
+            #[cfg(feature = "cuda")]
+            Place::Cuda(_) => Err(place::no_device("the model was opened on a CUDA device").into()),
+        }
+    }
+
+    /// As [`Model::core`], of a model that was opened on a CUDA device.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(feature = "cuda")]
+    pub fn cuda_core(&self, options: CoreOptions) -> Result<Core<ModelRuntime<CudaBackend>>, Error> {
+        match &self.inner.place {
+            Place::Cpu(_) => Err(place::no_device("the model was opened on the processor").into()),
+            Place::Cuda(weights) => self.core_on(self.cuda_runtime(weights)?, options),
+        }
+    }
+
+    fn core_on<B: Backend>(
+        &self,
+        runtime: ModelRuntime<B>,
+        options: CoreOptions,
+    ) -> Result<Core<ModelRuntime<B>>, Error> {
         let plan = self.memory_plan()?;
         let static_bytes = plan.total_bytes().saturating_sub(plan.kv_pool_bytes);
-        Ok(Core::new(executor, CoreOptions { static_bytes, ..options })?)
+        Ok(Core::new(self.executor_on(runtime), CoreOptions { static_bytes, ..options })?)
+    }
+
+    /// A drafter over a runtime of its own; `reserved_bytes` is what it takes.
+    fn as_drafter(&self, reserved_bytes: u64) -> Result<Box<dyn Drafter>, Error> {
+        match &self.inner.place {
+            Place::Cpu(weights) => Ok(Box::new(DraftModel::new(self.cpu_runtime(weights)?, reserved_bytes))),
+            #[cfg(feature = "cuda")]
+            Place::Cuda(weights) => Ok(Box::new(DraftModel::new(self.cuda_runtime(weights)?, reserved_bytes))),
+        }
     }
 
     /// What engines of this build can do, whatever model they run: the part of the capability descriptor that no model decides, as JSON
@@ -212,38 +257,45 @@ impl AsRef<Tokenizer> for Model {
     }
 }
 
-/// The runtime of a model: its own pool and threads, over the shared weights.
-fn model_runtime(model: &Model) -> Result<ModelRuntime<CpuBackend>, Error> {
-    let inner = &*model.inner;
-    let Resolved { threads, host_threads, arithmetic, .. } = &inner.options;
-    let backend = match host_threads {
-        Some(host) => CpuBackend::on_host_threads(*threads, host.clone()),
-        None => CpuBackend::new(*threads),
-    };
-    let backend = backend.with_arithmetic(*arithmetic);
-    let identity = PagedIdentity {
-        weights_identity: inner.checkpoint.weights_identity(),
-        backend: "cpu".to_owned(),
-        end_ids: inner.tokenizer.end_ids().collect(),
-        sampling_defaults: inner.checkpoint.sampling_defaults(),
-        vocabulary: Some(lazy_vocabulary(model)),
-        embedding: inner.checkpoint.embedding(),
-    };
-    let options = paged_options(&inner.options);
-    let (checkpoint, weights) = (&inner.checkpoint, &inner.weights);
-    let runtime = ModelRuntime::sharing(backend, checkpoint.config(), checkpoint, &options, identity, weights)?;
-    // All that is needed of the file has been copied.
-    checkpoint.release();
-    Ok(runtime)
-}
+impl Model {
+    /// A runtime on the processor: its own pool and threads, over the shared weights.
+    fn cpu_runtime(&self, weights: &SharedWeights<CpuBackend>) -> Result<ModelRuntime<CpuBackend>, Error> {
+        let Resolved { threads, host_threads, arithmetic, .. } = &self.inner.options;
+        let backend = match host_threads {
+            Some(host) => CpuBackend::on_host_threads(*threads, host.clone()),
+            None => CpuBackend::new(*threads),
+        };
+        self.runtime_on(backend.with_arithmetic(*arithmetic), "cpu".to_owned(), weights)
+    }
 
-fn check_device(device: Device) -> Result<(), Error> {
-    match device {
-        Device::Cpu => Ok(()),
-        Device::Cuda => {
-            let reason = "this build has no CUDA backend".to_owned();
-            Err(Error::Backend(BackendError::NoDevice { reason }))
-        }
+    /// A runtime on the device: its own pool and stream, over the shared weights.
+    #[cfg(feature = "cuda")]
+    fn cuda_runtime(&self, weights: &SharedWeights<CudaBackend>) -> Result<ModelRuntime<CudaBackend>, Error> {
+        let backend = CudaBackend::new(self.inner.options.device_index)?;
+        let name = place::name_of(backend.info());
+        self.runtime_on(backend, name, weights)
+    }
+
+    fn runtime_on<B: Backend>(
+        &self,
+        backend: B,
+        name: String,
+        weights: &SharedWeights<B>,
+    ) -> Result<ModelRuntime<B>, Error> {
+        let inner = &*self.inner;
+        let identity = PagedIdentity {
+            weights_identity: inner.checkpoint.weights_identity(),
+            backend: name,
+            end_ids: inner.tokenizer.end_ids().collect(),
+            sampling_defaults: inner.checkpoint.sampling_defaults(),
+            vocabulary: Some(lazy_vocabulary(self)),
+            embedding: inner.checkpoint.embedding(),
+        };
+        let (options, checkpoint) = (paged_options(&inner.options), &inner.checkpoint);
+        let runtime = ModelRuntime::sharing(backend, checkpoint.config(), checkpoint, &options, identity, weights)?;
+        // All that is needed of the file has been copied.
+        checkpoint.release();
+        Ok(runtime)
     }
 }
 
@@ -272,12 +324,12 @@ fn paged_options(resolved: &Resolved) -> PagedOptions {
 }
 
 fn memory_plan(checkpoint: &Checkpoint, resolved: &Resolved) -> Result<MemoryPlan, Error> {
-    MemoryPlan::new(checkpoint.config(), &paged_options(resolved), weights_bytes(checkpoint)).ok_or(Error::PlanTooLarge)
-}
-
-/// Bytes that the weights take in the form that the backend gives them.
-fn weights_bytes(checkpoint: &Checkpoint) -> u64 {
-    CpuBackend::weights_bytes(checkpoint.tensors().map(|(_, tensor)| tensor))
+    let (config, options) = (checkpoint.config(), paged_options(resolved));
+    let weights = place::weights_bytes(resolved.device, checkpoint);
+    let mut plan = MemoryPlan::new(config, &options, weights).ok_or(Error::PlanTooLarge)?;
+    let working = place::working_bytes(resolved.device, &options.kv_shape(config));
+    plan.activation_bytes = plan.activation_bytes.checked_add(working).ok_or(Error::PlanTooLarge)?;
+    Ok(plan)
 }
 
 /// Has the weights in memory, so that a slow disk shows its progress here and not in the first tick.

@@ -15,7 +15,8 @@ pub enum Device {
     /// The processor.
     #[default]
     Cpu,
-    /// A CUDA device. This build has none: opening answers the reason.
+    /// The CUDA device that [`ModelOptions::device_index`] names. Where there is none, or the build lacks the feature `cuda`, opening
+    /// answers the reason ([`NoDevice`](crate::backend::BackendError::NoDevice)).
     Cuda,
 }
 
@@ -24,12 +25,14 @@ pub enum Device {
 pub struct ModelOptions {
     /// Where the model runs.
     pub device: Device,
+    /// Which CUDA device, as the driver counts them from 0.
+    pub device_index: u32,
     /// Threads that compute, the caller's among them; 0 is one per processor. At most [`ModelOptions::MAX_THREADS`].
     pub threads: u32,
     /// Threads of the host that compute in place of the engine's own, `threads` of them at a time; none is the engine's own. Results are
     /// the same.
     pub host_threads: Option<HostThreads>,
-    /// How products with quantised weights are computed: exact, or faster with rounded activations.
+    /// How products with quantised weights are computed: exact, or faster with rounded activations. A CUDA device is exact only.
     pub arithmetic: Arithmetic,
     /// Element type of cached keys and values; none is single precision, which rounds nothing, for exact arithmetic and half precision for
     /// fast: that rounding is a fortieth of the activations'.
@@ -87,6 +90,8 @@ pub struct OptionsError {
 /// The options with every default filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Resolved {
+    pub(super) device: Device,
+    pub(super) device_index: u32,
     pub(super) threads: usize,
     pub(super) host_threads: Option<HostThreads>,
     pub(super) arithmetic: Arithmetic,
@@ -142,6 +147,9 @@ impl ModelOptions {
         }
         if self.prefill_step_tokens > 1 << 20 {
             return refuse("prefill_step_tokens", self.prefill_step_tokens.into(), "at most 2^20");
+        }
+        if self.device == Device::Cuda && self.arithmetic == Arithmetic::Fast {
+            return refuse("arithmetic", 1, "exact on a CUDA device");
         }
         if self.grammar_depth > Self::MAX_GRAMMAR_DEPTH {
             return refuse("grammar_depth", self.grammar_depth.into(), "at most 64");
@@ -210,6 +218,8 @@ impl ModelOptions {
             tokens => tokens,
         };
         Ok(Resolved {
+            device: self.device,
+            device_index: self.device_index,
             threads,
             host_threads: self.host_threads.clone(),
             arithmetic: self.arithmetic,

@@ -573,7 +573,7 @@ impl Backend for CpuBackend {
         for span in spans {
             for row in 0..span.rows {
                 let out = &mut values[(span.first_row + row) * width..][..width];
-                rows::angles(&table.frequencies, span.start + row, out);
+                table.angles(span.start + row, out);
             }
         }
     }

@@ -109,15 +109,6 @@ fn sum_of_squares<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
 }
 
-/// Cosines, then sines, of one position.
-pub(super) fn angles(frequencies: &[f64], position: usize, out: &mut [f32]) {
-    let (cosines, sines) = out.split_at_mut(frequencies.len());
-    for ((frequency, cos), sin) in frequencies.iter().zip(cosines).zip(sines) {
-        let (s, c) = (position as f64 * frequency).sin_cos();
-        (*cos, *sin) = (c as f32, s as f32);
-    }
-}
-
 /// Rotates each head of a row by angles.
 pub(super) struct Rope<'a> {
     pub(super) row: &'a mut [f32],

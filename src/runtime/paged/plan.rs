@@ -46,7 +46,7 @@ impl PagedOptions {
     }
 
     /// The pool.
-    pub(super) fn kv_shape(&self, config: &ModelConfig) -> KvShape {
+    pub(crate) fn kv_shape(&self, config: &ModelConfig) -> KvShape {
         KvShape {
             layers: config.layers,
             n_kv_heads: config.n_kv_heads,
@@ -77,7 +77,7 @@ pub struct MemoryPlan {
     pub weights_mapped_bytes: u64,
     /// Keys and values of all pages.
     pub kv_pool_bytes: u64,
-    /// Activations.
+    /// Activations; on a device also what operations work in and what goes to and from it.
     pub activation_bytes: u64,
     /// Free list and reference counts.
     pub table_bytes: u64,

@@ -1,0 +1,346 @@
+//! Memory, copies and launches, as the driver is asked for them: the one place where the driver's library is called, but for
+//! the look whether it is there ([`super::probe`]).
+//!
+//! # Invariants
+//! - All work of a [`Driver`] goes through one stream of its own, in order. Event tracking of the binding is off (P-1): what orders
+//!   streams is written here, namely that memory is freed only when the device has nothing to do.
+//! - A [`Memory`] is freed exactly once, by its owner; [`At`] is a place in one and holds nothing.
+//!
+//! # Limits
+//! Memory is had for good, not per step: getting and freeing it waits for the device.
+
+use core::ffi::c_void;
+use core::marker::PhantomData;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaStream, DriverError, result, sys};
+
+use crate::backend::BackendError;
+
+/// What the driver says of an error.
+pub(super) fn text_of(error: DriverError) -> String {
+    let name = error.error_name().map(|name| name.to_string_lossy().into_owned());
+    let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
+    match (name, text) {
+        (Ok(name), Ok(text)) => format!("{name}: {text}"),
+        _ => format!("driver error {}", error.0 as u32),
+    }
+}
+
+/// An error of the driver while it did `what`.
+pub(super) fn failed(what: &str, error: DriverError) -> BackendError {
+    BackendError::Device { reason: format!("{what}: {}", text_of(error)) }
+}
+
+/// Types of which kernels read and write arrays.
+pub(super) trait Element: bytemuck::Pod {}
+impl Element for u8 {}
+impl Element for u32 {}
+impl Element for f32 {}
+
+/// A place in device memory, and how many elements lie there.
+#[derive(Debug)]
+pub(super) struct At<T> {
+    address: u64,
+    len: usize,
+    elements: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for At<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for At<T> {}
+
+impl<T> At<T> {
+    /// A null pointer, which some kernels take for "none".
+    pub(super) fn null() -> Self {
+        Self { address: 0, len: 0, elements: PhantomData }
+    }
+
+    /// From element `index` on; no element where that is past the end.
+    pub(super) fn from(self, index: usize) -> Self {
+        let index = index.min(self.len);
+        Self { address: self.address + (index * size_of::<T>()) as u64, len: self.len - index, ..self }
+    }
+
+    /// The first `len` elements, or all where there are fewer.
+    pub(super) fn first(self, len: usize) -> Self {
+        Self { len: self.len.min(len), ..self }
+    }
+
+    /// The same bytes as elements of another type.
+    pub(super) fn cast<U>(self) -> At<U> {
+        At { address: self.address, len: self.len * size_of::<T>() / size_of::<U>(), elements: PhantomData }
+    }
+
+    pub(super) fn address(self) -> u64 {
+        self.address
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Memory of the device.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// 0 for no bytes.
+    address: u64,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+impl Memory {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// All of it, as elements.
+    pub(super) fn at<T: Element>(&self) -> At<T> {
+        At { address: self.address, len: self.bytes / size_of::<T>(), elements: PhantomData }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.address == 0 {
+            return;
+        }
+        // A device that has failed refuses all three; its memory goes with its context.
+        let bound = self.context.bind_to_thread();
+        // Weights are shared, so others' streams may use them.
+        let idle = bound.and_then(|()| result::ctx::synchronize());
+        // SAFETY: the address is that of an allocation of this context, which nobody else frees; no stream uses it, by the line
+        // above, or none will ever run again.
+        let freed = unsafe { result::free_sync(self.address) };
+        let _ = (idle, freed);
+    }
+}
+
+/// Memory of the host that the device copies from and to by itself.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    start: *mut u8,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: it owns its memory, which is no thread's own.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Some of its bytes; none where they are not all there.
+    ///
+    /// # Safety
+    /// - No copy from or to these bytes is under way.
+    pub(super) unsafe fn part(&mut self, from: usize, bytes: usize) -> &mut [u8] {
+        if from.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return &mut [];
+        }
+        // SAFETY: inside of the memory, by the check.
+        let start = unsafe { self.start.add(from) };
+        // SAFETY: the memory is this long, was set when it was made, and is borrowed from `self` alone; the device leaves these bytes alone,
+        // as the caller promises.
+        unsafe { core::slice::from_raw_parts_mut(start, bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let idle = self.context.bind_to_thread().and_then(|()| result::ctx::synchronize());
+        // SAFETY: it came from the driver and nobody else frees it; no copy is under way, by the line above.
+        let freed = unsafe { result::free_host(self.start.cast()) };
+        let _ = (idle, freed);
+    }
+}
+
+/// A device and the stream that this backend's work goes through.
+#[derive(Debug)]
+pub(super) struct Driver {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+}
+
+impl Driver {
+    /// Device number `index`, which must be there.
+    pub(super) fn open(index: u32) -> Result<Self, BackendError> {
+        let context = CudaContext::new(index as usize).map_err(|error| failed("opening the device", error))?;
+        // SAFETY: with it off, ordering between streams is the caller's. There is one stream; weights are complete before anybody else gets
+        // them (`Driver::fill` waits), and memory is freed when all streams are done.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream().map_err(|error| failed("making a stream", error))?;
+        Ok(Self { context, stream })
+    }
+
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    fn bind(&self) -> Result<(), BackendError> {
+        self.context.bind_to_thread().map_err(|error| failed("taking up the device", error))
+    }
+
+    /// No memory.
+    pub(super) fn nothing(&self) -> Memory {
+        Memory { address: 0, bytes: 0, context: self.context.clone() }
+    }
+
+    /// Memory that nobody has written.
+    pub(super) fn memory(&self, bytes: usize) -> Result<Memory, BackendError> {
+        self.bind()?;
+        let address = match bytes {
+            0 => 0,
+            // SAFETY: the context is current; whoever reads the memory writes it before, as each operation says.
+            _ => unsafe { result::malloc_sync(bytes) }.map_err(|error| refused(error, bytes, "getting memory"))?,
+        };
+        Ok(Memory { address, bytes, context: self.context.clone() })
+    }
+
+    /// Memory of the host for copies; zeroed.
+    pub(super) fn pinned(&self, bytes: usize) -> Result<Pinned, BackendError> {
+        self.bind()?;
+        // No flags: write-combined memory is slow to read (P-3).
+        // SAFETY: the context is current.
+        let start = unsafe { result::malloc_host(bytes.max(1), 0) };
+        let start = start.map_err(|error| refused(error, bytes, "getting host memory"))?.cast::<u8>();
+        // SAFETY: the memory is this long and nobody else's.
+        unsafe { start.write_bytes(0, bytes) };
+        Ok(Pinned { start, bytes, context: self.context.clone() })
+    }
+
+    pub(super) fn event(&self) -> Result<CudaEvent, BackendError> {
+        self.context.new_event(None).map_err(|error| failed("making an event", error))
+    }
+
+    /// Notes how far the stream's work goes.
+    pub(super) fn note(&self, event: &CudaEvent) -> Result<(), BackendError> {
+        event.record(&self.stream).map_err(|error| failed("noting an event", error))
+    }
+
+    /// Waits until the work before an event is done.
+    pub(super) fn wait_for(&self, event: &CudaEvent) -> Result<(), BackendError> {
+        event.synchronize().map_err(|error| failed("waiting for the device", error))
+    }
+
+    /// Waits until all work is done.
+    pub(super) fn finish(&self) -> Result<(), BackendError> {
+        self.stream.synchronize().map_err(|error| failed("waiting for the device", error))
+    }
+
+    /// Zeroes memory.
+    pub(super) fn zero(&self, to: &Memory) -> Result<(), BackendError> {
+        if to.bytes == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        // SAFETY: the allocation has this many bytes.
+        let zeroed = unsafe { result::memset_d8_async(to.address, 0, to.bytes, self.stream.cu_stream()) };
+        zeroed.map_err(|error| failed("zeroing memory", error))
+    }
+
+    /// Copies bytes of the host and waits until they are there.
+    pub(super) fn fill(&self, to: &Memory, bytes: &[u8]) -> Result<(), BackendError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        check(bytes.len() <= to.bytes, "filling memory")?;
+        self.bind()?;
+        // SAFETY: the allocation has room, by the check; the bytes live until the copy is done, by `finish` below.
+        let copied = unsafe { result::memcpy_htod_async(to.address, bytes, self.stream.cu_stream()) };
+        let finished = self.finish();
+        copied.map_err(|error| failed("copying to the device", error))?;
+        finished
+    }
+
+    /// Copies `bytes` bytes from `from` on to the device, in stream order.
+    ///
+    /// # Safety
+    /// - These bytes stay as they are until the copy is done.
+    pub(super) unsafe fn upload(&self, to: At<u8>, source: &Pinned, from: usize, bytes: usize) -> Result<(), BackendError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        check(bytes <= to.len && from.checked_add(bytes).is_some_and(|end| end <= source.bytes), "copying to the device")?;
+        self.bind()?;
+        // SAFETY: inside of the pinned memory, by the check.
+        let start = unsafe { source.start.add(from) };
+        // SAFETY: these bytes are part of the pinned memory, by the check, and nobody writes them meanwhile, as the caller promises.
+        let part = unsafe { core::slice::from_raw_parts(start, bytes) };
+        // SAFETY: the place has room, by the check; the source stays, as the caller promises.
+        let copied = unsafe { result::memcpy_htod_async(to.address, part, self.stream.cu_stream()) };
+        copied.map_err(|error| failed("copying to the device", error))
+    }
+
+    /// Copies from the device to the front of pinned memory and waits; answers what came.
+    pub(super) fn download<'p>(&self, to: &'p mut Pinned, from: At<u8>, bytes: usize) -> Result<&'p [u8], BackendError> {
+        if bytes == 0 {
+            return Ok(&[]);
+        }
+        check(bytes <= to.bytes && bytes <= from.len, "copying from the device")?;
+        self.bind()?;
+        // SAFETY: the memory is this long, by the check, and borrowed for this copy alone: callers wait for each of theirs, as this does.
+        let part = unsafe { core::slice::from_raw_parts_mut(to.start, bytes) };
+        // SAFETY: the source has so many bytes, by the check; the target stays until the copy is done, by `finish` below.
+        let copied = unsafe { result::memcpy_dtoh_async(part, from.address, self.stream.cu_stream()) };
+        let finished = self.finish();
+        copied.map_err(|error| failed("copying from the device", error))?;
+        finished?;
+        // SAFETY: as above, and the copy is done.
+        Ok(unsafe { core::slice::from_raw_parts(to.start, bytes) })
+    }
+
+    /// Copies within the device, in stream order. The places do not overlap.
+    pub(super) fn copy(&self, to: At<f32>, from: At<f32>, elements: usize) -> Result<(), BackendError> {
+        if elements == 0 {
+            return Ok(());
+        }
+        check(elements <= to.len && elements <= from.len, "copying on the device")?;
+        self.bind()?;
+        let bytes = elements * size_of::<f32>();
+        // SAFETY: both places have so many elements, by the check.
+        let copied = unsafe { result::memcpy_dtod_async(to.address, from.address, bytes, self.stream.cu_stream()) };
+        copied.map_err(|error| failed("copying on the device", error))
+    }
+
+    /// Launches a kernel, in stream order.
+    ///
+    /// # Safety
+    /// - `parameters` point to values of the number, order and sizes of the kernel's parameters.
+    /// - What the kernel reads and writes with them and this grid lies in live memory, and nobody else writes it meanwhile.
+    pub(super) unsafe fn launch(
+        &self,
+        function: &CudaFunction,
+        grid: [u32; 3],
+        threads: u32,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
+        self.context.bind_to_thread()?;
+        let (function, stream): (sys::CUfunction, sys::CUstream) = (function.cu_function(), self.stream.cu_stream());
+        // SAFETY: the function belongs to a module of this context, which lives as long as `function`; the rest as the caller promises.
+        unsafe { result::launch_kernel(function, grid.into(), (threads, 1, 1), 0, stream, parameters) }
+    }
+}
+
+fn check(fits: bool, what: &str) -> Result<(), BackendError> {
+    if fits { Ok(()) } else { Err(BackendError::Device { reason: format!("{what}: past the end") }) }
+}
+
+/// An error of getting memory: that there is none is nobody's fault.
+fn refused(error: DriverError, bytes: usize, what: &str) -> BackendError {
+    match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => BackendError::OutOfMemory { bytes: bytes as u64 },
+        _ => failed(what, error),
+    }
+}

@@ -1,0 +1,613 @@
+//! Launches: one function per kernel, with the types and the order of its parameters, its grid, and the checks of everything that the kernel
+//! assumes of its arrays. No kernel is launched in any other way (P-7).
+//!
+//! Each function answers an error instead of launching where an array is too short, and where the kernel's text declares other parameters.
+//! What it does not check is inside of arrays: tokens below the vocabulary, rows below the number of rows, pages below the pool's.
+
+use core::cell::RefCell;
+use core::ffi::c_void;
+
+use super::driver::{At, Driver, failed};
+use super::kernels::{Kernels, Kind};
+use crate::backend::{AttentionShape, BackendError, Gate, KvShape, KvType};
+use crate::checkpoint::RopePairing;
+use crate::tensor::DType;
+
+/// Positions of a segment of attention (kernels/attention.cuh).
+pub(super) const SEGMENT: usize = 256;
+/// Pairs of a row and a query head that a block of attention takes.
+const PAIRS: usize = 8;
+/// Most dimensions of a head.
+pub(super) const MOST_DIMS: usize = 256;
+/// Most parameters of a kernel.
+const MOST_PARAMETERS: usize = 16;
+/// Largest grid.
+const MOST_BLOCKS: [usize; 3] = [(1 << 31) - 1, 65_535, 65_535];
+/// Blocks of an operation by elements, which takes any number of them: enough to fill a device, few enough to start quickly.
+const ELEMENT_BLOCKS: usize = 1024;
+
+/// A parameter by value.
+#[derive(Clone, Copy)]
+struct Parameter {
+    kind: Kind,
+    /// The bytes of the value, from the first on.
+    value: u64,
+}
+
+impl<T> From<At<T>> for Parameter {
+    fn from(at: At<T>) -> Self {
+        Self { kind: Kind::Wide, value: at.address() }
+    }
+}
+
+impl From<u64> for Parameter {
+    fn from(value: u64) -> Self {
+        Self { kind: Kind::Wide, value }
+    }
+}
+
+impl Parameter {
+    fn narrow(kind: Kind, [a, b, c, d]: [u8; 4]) -> Self {
+        Self { kind, value: u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]) }
+    }
+}
+
+impl From<u32> for Parameter {
+    fn from(value: u32) -> Self {
+        Self::narrow(Kind::Word, value.to_ne_bytes())
+    }
+}
+
+impl From<f32> for Parameter {
+    fn from(value: f32) -> Self {
+        Self::narrow(Kind::Float, value.to_ne_bytes())
+    }
+}
+
+/// Parameters, converted.
+macro_rules! parameters {
+    ($($value:expr),* $(,)?) => { [$(Parameter::from($value)),*] };
+}
+
+/// A kernel's name by element type.
+macro_rules! by_type {
+    ($dtype:expr, $before:literal, $behind:literal) => {
+        match $dtype {
+            DType::F32 => concat!($before, "f32", $behind),
+            DType::F16 => concat!($before, "f16", $behind),
+            DType::BF16 => concat!($before, "bf16", $behind),
+            DType::Q4_0 => concat!($before, "q4_0", $behind),
+            DType::Q4_1 => concat!($before, "q4_1", $behind),
+            DType::Q5_0 => concat!($before, "q5_0", $behind),
+            DType::Q5_1 => concat!($before, "q5_1", $behind),
+            DType::Q8_0 => concat!($before, "q8_0", $behind),
+            DType::Q2_K => concat!($before, "q2_k", $behind),
+            DType::Q3_K => concat!($before, "q3_k", $behind),
+            DType::Q4_K => concat!($before, "q4_k", $behind),
+            DType::Q5_K => concat!($before, "q5_k", $behind),
+            DType::Q6_K => concat!($before, "q6_k", $behind),
+            DType::IQ4_NL => concat!($before, "iq4_nl", $behind),
+            DType::IQ4_XS => concat!($before, "iq4_xs", $behind),
+        }
+    };
+}
+
+/// A weight matrix on the device, as its file has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weights {
+    pub(super) dtype: DType,
+    pub(super) bytes: At<u8>,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+}
+
+impl Weights {
+    /// Bytes that it must have; none on overflow.
+    fn needed(&self) -> Option<usize> {
+        self.dtype.row_bytes(self.cols)?.checked_mul(self.rows)
+    }
+}
+
+/// The spans of a step on the device (kernels/pages.cuh).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SpanList {
+    /// `[spans][width]`
+    pub(super) table: At<u32>,
+    /// `[spans][3]`
+    pub(super) spans: At<u32>,
+    pub(super) count: usize,
+    pub(super) width: usize,
+    /// Rows of the longest span.
+    pub(super) most_rows: usize,
+    /// One past the last row of any span.
+    pub(super) rows: usize,
+    /// One past the last position of any span.
+    pub(super) last: usize,
+}
+
+/// The pool from some layer on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PoolLayers {
+    pub(super) bytes: At<u8>,
+    pub(super) shape: KvShape,
+    /// Layers that lie there.
+    pub(super) layers: usize,
+}
+
+impl PoolLayers {
+    /// Elements of a layer.
+    fn layer_elements(&self) -> usize {
+        self.shape.pages * self.page_elements()
+    }
+
+    fn page_elements(&self) -> usize {
+        self.shape.n_kv_heads * 2 * self.shape.page_size_tokens * self.shape.head_dim
+    }
+
+    fn has(&self, layers: usize) -> bool {
+        let needed = self.layer_elements().checked_mul(layers * self.shape.element.bytes());
+        layers <= self.layers && needed.is_some_and(|needed| needed <= self.bytes.len())
+    }
+}
+
+/// Launches kernels on a device.
+pub(super) struct Launcher {
+    pub(super) driver: Driver,
+    kernels: RefCell<Kernels>,
+}
+
+impl Launcher {
+    pub(super) fn new(driver: Driver) -> Self {
+        Self { driver, kernels: RefCell::default() }
+    }
+
+    /// Launches a kernel whose text declares these parameters.
+    ///
+    /// # Safety
+    /// - What the kernel reads and writes with these parameters and this grid lies in live memory, which nobody else writes meanwhile.
+    unsafe fn launch(
+        &self,
+        name: &'static str,
+        grid: [usize; 3],
+        parameters: &[Parameter],
+    ) -> Result<(), BackendError> {
+        let wrong = |what: &str| BackendError::Device { reason: format!("{name}: {what}") };
+        let mut kernels = self.kernels.borrow_mut();
+        let kernel = kernels.get(&self.driver, name)?;
+        if !parameters.iter().map(|parameter| parameter.kind).eq(kernel.parameters.iter().copied()) {
+            return Err(wrong("its parameters are others"));
+        }
+        if grid.iter().zip(MOST_BLOCKS).any(|(&blocks, most)| blocks == 0 || blocks > most) {
+            return Err(wrong("no such grid"));
+        }
+        let mut pointers = [core::ptr::null_mut(); MOST_PARAMETERS];
+        for (pointer, parameter) in pointers.iter_mut().zip(parameters) {
+            *pointer = core::ptr::from_ref(&parameter.value).cast_mut().cast::<c_void>();
+        }
+        let pointers = pointers.get_mut(..parameters.len()).ok_or_else(|| wrong("too many parameters"))?;
+        // At most 2^31 - 1 each.
+        let grid = grid.map(|blocks| blocks as u32);
+        // SAFETY: number, order and sizes of the parameters are those of the text that the driver compiled, by the check above; the rest
+        // as the caller promises.
+        let launched = unsafe { self.driver.launch(&kernel.function, grid, kernel.threads, pointers) };
+        launched.map_err(|error| failed(name, error))
+    }
+
+    /// Has the kernels that take weights of this type compiled.
+    pub(super) fn prepare_type(&self, dtype: DType) -> Result<(), BackendError> {
+        let mut kernels = self.kernels.borrow_mut();
+        kernels.get(&self.driver, by_type!(dtype, "ictus_linear_", "_m1"))?;
+        kernels.get(&self.driver, by_type!(dtype, "ictus_embed_", "")).map(|_| ())
+    }
+
+    /// Has the kernels compiled that take no weights.
+    pub(super) fn prepare(&self) -> Result<(), BackendError> {
+        let mut kernels = self.kernels.borrow_mut();
+        // One of each file.
+        let names = [
+            "ictus_rms_norm",
+            "ictus_rope",
+            "ictus_add",
+            "ictus_copy_pages",
+            "ictus_kv_write_f32",
+            "ictus_attention_decode_f32",
+            "ictus_attention_prefill_f32",
+        ];
+        names.into_iter().try_for_each(|name| kernels.get(&self.driver, name).map(|_| ()))
+    }
+
+    /// `out[r] = table[tokens[r]] * scale`; tokens are below the table's rows.
+    pub(super) fn embed(&self, out: At<f32>, table: Weights, tokens: At<u32>, scale: f32) -> Result<(), BackendError> {
+        let name = by_type!(table.dtype, "ictus_embed_", "");
+        let (rows, columns) = (tokens.len(), table.cols);
+        check(name, table.needed().is_some_and(|needed| needed <= table.bytes.len()))?;
+        check(name, out.len() >= rows * columns)?;
+        let parameters =
+            parameters![out, table.bytes, tokens, word(columns)?, scale];
+        // SAFETY: rows of the table below its number of rows, and `rows` rows of `out`, all there by the checks.
+        unsafe { self.launch(name, [rows, 1, 1], &parameters) }
+    }
+
+    /// `out = norm(x) * weight` in groups of `weight.len()`; `out` may be `x`.
+    pub(super) fn rms_norm(
+        &self,
+        out: At<f32>,
+        x: At<f32>,
+        weight: At<f32>,
+        epsilon: f32,
+    ) -> Result<(), BackendError> {
+        let name = "ictus_rms_norm";
+        check(name, !weight.is_empty() && x.len().is_multiple_of(weight.len()) && out.len() >= x.len())?;
+        let groups = x.len() / weight.len();
+        let parameters = parameters![out, x, weight, word(weight.len())?, epsilon];
+        // SAFETY: `groups` groups of both, all there by the check.
+        unsafe { self.launch(name, [groups, 1, 1], &parameters) }
+    }
+
+    /// `x = x + delta`, then as [`Launcher::rms_norm`].
+    pub(super) fn add_rms_norm(
+        &self,
+        out: At<f32>,
+        x: At<f32>,
+        delta: At<f32>,
+        weight: At<f32>,
+        epsilon: f32,
+    ) -> Result<(), BackendError> {
+        let name = "ictus_add_rms_norm";
+        check(name, !weight.is_empty() && x.len().is_multiple_of(weight.len()))?;
+        check(name, out.len() >= x.len() && delta.len() >= x.len())?;
+        let groups = x.len() / weight.len();
+        let parameters = parameters![
+            out,
+            x,
+            delta,
+            weight,
+            word(weight.len())?,
+            epsilon
+        ];
+        // SAFETY: `groups` groups of all three, all there by the checks.
+        unsafe { self.launch(name, [groups, 1, 1], &parameters) }
+    }
+
+    /// `out[r][o] = sum_i x[r][i] * weight[o][i] (+ bias[o])` of `rows` rows.
+    pub(super) fn linear(
+        &self,
+        out: At<f32>,
+        x: At<f32>,
+        weight: Weights,
+        bias: Option<At<f32>>,
+        rows: usize,
+    ) -> Result<(), BackendError> {
+        // All three give the same bits; with more rows at once weights are read less often.
+        let (name, at_once) = match rows {
+            1 => (by_type!(weight.dtype, "ictus_linear_", "_m1"), 1),
+            2..=4 => (by_type!(weight.dtype, "ictus_linear_", "_m4"), 4),
+            _ => (by_type!(weight.dtype, "ictus_linear_", "_m16"), 16),
+        };
+        let Weights { rows: outputs, cols: inputs, .. } = weight;
+        check(name, weight.needed().is_some_and(|needed| needed <= weight.bytes.len()))?;
+        check(name, x.len() >= rows * inputs && out.len() >= rows * outputs)?;
+        check(name, bias.is_none_or(|bias| bias.len() >= outputs))?;
+        let bias = bias.unwrap_or(At::null());
+        let parameters = parameters![
+            out,
+            x,
+            weight.bytes,
+            bias,
+            word(rows)?,
+            word(inputs)?,
+            word(outputs)?
+        ];
+        // SAFETY: `rows` rows of `x` and `out`, all rows of the weight and of the bias, all there by the checks.
+        unsafe { self.launch(name, [outputs.div_ceil(4), rows.div_ceil(at_once), 1], &parameters) }
+    }
+
+    /// Turns the heads of `rows` rows of `x`.
+    pub(super) fn rope(
+        &self,
+        x: At<f32>,
+        angles: At<f32>,
+        [rows, heads, head_dim, pairs]: [usize; 4],
+        pairing: RopePairing,
+    ) -> Result<(), BackendError> {
+        let name = "ictus_rope";
+        check(name, 2 * pairs <= head_dim && x.len() >= rows * heads * head_dim && angles.len() >= rows * 2 * pairs)?;
+        let interleaved = u32::from(pairing == RopePairing::Interleaved);
+        let parameters = parameters![
+            x,
+            angles,
+            word(heads)?,
+            word(head_dim)?,
+            word(pairs)?,
+            interleaved
+        ];
+        // SAFETY: `rows` rows of both, all there by the check.
+        unsafe { self.launch(name, [rows, 1, 1], &parameters) }
+    }
+
+    /// Writes rows into the first layer of the pool; pages of the tables are below the pool's number.
+    pub(super) fn kv_write(
+        &self,
+        pool: PoolLayers,
+        keys: At<f32>,
+        values: At<f32>,
+        list: SpanList,
+    ) -> Result<(), BackendError> {
+        let name = match pool.shape.element {
+            KvType::F16 => "ictus_kv_write_f16",
+            KvType::F32 => "ictus_kv_write_f32",
+        };
+        let KvShape { n_kv_heads, head_dim, page_size_tokens, .. } = pool.shape;
+        let needed = list.rows * n_kv_heads * head_dim;
+        check(name, pool.has(1) && keys.len() >= needed && values.len() >= needed)?;
+        let (no_angles, nothing) = (At::<f32>::null(), 0_u32);
+        let parameters = parameters![
+            pool.bytes,
+            keys,
+            values,
+            no_angles,
+            list.table,
+            list.spans,
+            word(list.width)?,
+            word(n_kv_heads)?,
+            word(head_dim)?,
+            word(page_size_tokens)?,
+            nothing,
+            nothing
+        ];
+        // SAFETY: the spans' rows of keys and values, and pages of one layer, all there by the check; the list was made whole.
+        unsafe { self.launch(name, [list.most_rows, list.count, 1], &parameters) }
+    }
+
+    /// Elements that [`Launcher::attention_decode`] works in, for so many rows.
+    pub(super) fn attention_elements(shape: &AttentionShape, rows: usize, last: usize) -> usize {
+        rows * shape.n_heads * last.div_ceil(SEGMENT) * (shape.head_dim + 2)
+    }
+
+    /// Attention of the rows, a block for each segment; the same bits as [`Launcher::attention_prefill`].
+    pub(super) fn attention_decode(
+        &self,
+        out: At<f32>,
+        queries: At<f32>,
+        pool: PoolLayers,
+        shape: &AttentionShape,
+        list: SpanList,
+        scratch: At<f32>,
+    ) -> Result<(), BackendError> {
+        let name = match pool.shape.element {
+            KvType::F16 => "ictus_attention_decode_f16",
+            KvType::F32 => "ictus_attention_decode_f32",
+        };
+        self.check_attention(name, out, queries, pool, shape, list)?;
+        check(name, scratch.len() >= Self::attention_elements(shape, list.rows, list.last))?;
+        let segments = list.last.div_ceil(SEGMENT);
+        let states_at = list.rows * shape.n_heads * segments * shape.head_dim;
+        let (partial, states) = (scratch, scratch.from(states_at));
+        let [heads, kv_heads, dims, page, width, window] = sizes(pool, shape, list)?;
+        let parameters = parameters![
+            partial,
+            states,
+            queries,
+            pool.bytes,
+            list.table,
+            list.spans,
+            word(segments)?,
+            heads,
+            kv_heads,
+            dims,
+            page,
+            width,
+            window,
+            shape.scale
+        ];
+        let grid = [segments, shape.n_kv_heads * chunks(shape, list), list.count];
+        // SAFETY: the spans' rows of queries, pages of one layer, and the two parts of the scratch, all there by the checks.
+        unsafe { self.launch(name, grid, &parameters) }?;
+        let name = "ictus_attention_merge";
+        let parameters =
+            parameters![out, partial, states, word(segments)?, word(shape.head_dim)?];
+        // SAFETY: `rows` rows of `out` and both parts of the scratch, all there by the checks above.
+        unsafe { self.launch(name, [shape.n_heads, list.rows, 1], &parameters) }
+    }
+
+    /// Attention of the rows, a block for eight of them and all of their segments.
+    pub(super) fn attention_prefill(
+        &self,
+        out: At<f32>,
+        queries: At<f32>,
+        pool: PoolLayers,
+        shape: &AttentionShape,
+        list: SpanList,
+    ) -> Result<(), BackendError> {
+        let name = match pool.shape.element {
+            KvType::F16 => "ictus_attention_prefill_f16",
+            KvType::F32 => "ictus_attention_prefill_f32",
+        };
+        self.check_attention(name, out, queries, pool, shape, list)?;
+        let [heads, kv_heads, dims, page, width, window] = sizes(pool, shape, list)?;
+        let parameters = parameters![
+            out,
+            queries,
+            pool.bytes,
+            list.table,
+            list.spans,
+            heads,
+            kv_heads,
+            dims,
+            page,
+            width,
+            window,
+            shape.scale
+        ];
+        // SAFETY: the spans' rows of queries and `out`, and pages of one layer, all there by the check.
+        unsafe { self.launch(name, [chunks(shape, list), shape.n_kv_heads, list.count], &parameters) }
+    }
+
+    fn check_attention(
+        &self,
+        name: &str,
+        out: At<f32>,
+        queries: At<f32>,
+        pool: PoolLayers,
+        shape: &AttentionShape,
+        list: SpanList,
+    ) -> Result<(), BackendError> {
+        let AttentionShape { n_heads, n_kv_heads, head_dim, .. } = *shape;
+        let needed = list.rows * n_heads * head_dim;
+        check(name, n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads))?;
+        check(name, (n_kv_heads, head_dim) == (pool.shape.n_kv_heads, pool.shape.head_dim))?;
+        check(name, head_dim.is_multiple_of(8) && head_dim <= MOST_DIMS)?;
+        check(name, pool.has(1) && queries.len() >= needed && out.len() >= needed)
+    }
+
+    /// `gate = act(gate) * up`
+    pub(super) fn gate(&self, gate: At<f32>, up: At<f32>, act: Gate) -> Result<(), BackendError> {
+        let name = match act {
+            Gate::Silu => "ictus_gate_silu",
+            Gate::GeluTanh => "ictus_gate_gelu_tanh",
+        };
+        self.by_element(name, gate, up)
+    }
+
+    /// `x = x + y`
+    pub(super) fn add(&self, x: At<f32>, y: At<f32>) -> Result<(), BackendError> {
+        self.by_element("ictus_add", x, y)
+    }
+
+    fn by_element(&self, name: &'static str, x: At<f32>, y: At<f32>) -> Result<(), BackendError> {
+        check(name, y.len() >= x.len())?;
+        let blocks = x.len().div_ceil(256).min(ELEMENT_BLOCKS);
+        // SAFETY: as many elements of `y` as of `x`, there by the check.
+        unsafe { self.launch(name, [blocks, 1, 1], &parameters![x, y, x.len() as u64]) }
+    }
+
+    /// Row `i` of `out` is row `rows[i]` of `x`, which has it.
+    pub(super) fn gather_rows(
+        &self,
+        out: At<f32>,
+        x: At<f32>,
+        rows: At<u32>,
+        width: usize,
+    ) -> Result<(), BackendError> {
+        let name = "ictus_gather_rows";
+        check(name, out.len() >= rows.len() * width)?;
+        let parameters = parameters![out, x, rows, word(width)?];
+        // SAFETY: rows of `x` that it has, as the caller checked, and as many rows of `out` as there are numbers, by the check.
+        unsafe { self.launch(name, [rows.len(), 1, 1], &parameters) }
+    }
+
+    /// Row `rows[i]` of `x`, which has it, becomes itself plus row `i` of `y`.
+    pub(super) fn add_rows(
+        &self,
+        x: At<f32>,
+        y: At<f32>,
+        rows: At<u32>,
+        width: usize,
+    ) -> Result<(), BackendError> {
+        let name = "ictus_add_rows";
+        check(name, y.len() >= rows.len() * width)?;
+        let parameters = parameters![x, y, rows, word(width)?];
+        // SAFETY: rows of `x` that it has, as the caller checked, and as many rows of `y` as there are numbers, by the check.
+        unsafe { self.launch(name, [rows.len(), 1, 1], &parameters) }
+    }
+
+    /// Page `pairs[2 i + 1]` becomes page `pairs[2 i]` in all layers; both are below the pool's number.
+    pub(super) fn copy_pages(&self, pool: PoolLayers, pairs: At<u32>) -> Result<(), BackendError> {
+        let name = "ictus_copy_pages";
+        let page_bytes = pool.page_elements() * pool.shape.element.bytes();
+        check(name, page_bytes.is_multiple_of(16) && pool.has(pool.shape.layers))?;
+        let words = page_bytes / 4;
+        let layer_words = (words * pool.shape.pages) as u64;
+        let parameters = parameters![pool.bytes, pairs, layer_words, word(words)?];
+        // SAFETY: pages below the pool's number in all layers, all there by the check.
+        unsafe { self.launch(name, [pairs.len() / 2, pool.shape.layers, 1], &parameters) }
+    }
+
+    /// Copies tokens from position `first` on out of the pool, in the form in which state travels.
+    pub(super) fn gather_tokens(
+        &self,
+        tokens: At<u8>,
+        pool: PoolLayers,
+        table: At<u32>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), BackendError> {
+        let name = match pool.shape.element {
+            KvType::F16 => "ictus_gather_tokens_16",
+            KvType::F32 => "ictus_gather_tokens_32",
+        };
+        self.move_tokens(name, [tokens, pool.bytes], tokens, pool, table, first, count)
+    }
+
+    /// The other way round.
+    pub(super) fn scatter_tokens(
+        &self,
+        pool: PoolLayers,
+        tokens: At<u8>,
+        table: At<u32>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), BackendError> {
+        let name = match pool.shape.element {
+            KvType::F16 => "ictus_scatter_tokens_16",
+            KvType::F32 => "ictus_scatter_tokens_32",
+        };
+        self.move_tokens(name, [pool.bytes, tokens], tokens, pool, table, first, count)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they are the kernel's")]
+    fn move_tokens(
+        &self,
+        name: &'static str,
+        [to, from]: [At<u8>; 2],
+        tokens: At<u8>,
+        pool: PoolLayers,
+        table: At<u32>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), BackendError> {
+        let KvShape { n_kv_heads, head_dim, page_size_tokens, element, .. } = pool.shape;
+        let token_elements = pool.shape.token_elements();
+        check(name, pool.has(pool.shape.layers) && table.len() * page_size_tokens >= first + count)?;
+        check(name, tokens.len() >= count * token_elements * element.bytes())?;
+        let parameters = parameters![
+            to,
+            from,
+            table,
+            word(first)?,
+            word(token_elements)?,
+            pool.layer_elements() as u64,
+            word(n_kv_heads)?,
+            word(head_dim)?,
+            word(page_size_tokens)?
+        ];
+        // SAFETY: `count` tokens, their pages by the table, and pages below the pool's number in all layers, all there by the checks.
+        unsafe { self.launch(name, [count, 1, 1], &parameters) }
+    }
+}
+
+/// The sizes that both ways of attention take.
+fn sizes(pool: PoolLayers, shape: &AttentionShape, list: SpanList) -> Result<[u32; 6], BackendError> {
+    Ok([
+        word(shape.n_heads)?,
+        word(shape.n_kv_heads)?,
+        word(shape.head_dim)?,
+        word(pool.shape.page_size_tokens)?,
+        word(list.width)?,
+        word(shape.window.unwrap_or(0))?,
+    ])
+}
+
+/// Blocks that the pairs of the longest span fill.
+fn chunks(shape: &AttentionShape, list: SpanList) -> usize {
+    (list.most_rows * shape.n_heads / shape.n_kv_heads).div_ceil(PAIRS)
+}
+
+/// A size as kernels take it.
+fn word(size: usize) -> Result<u32, BackendError> {
+    u32::try_from(size).map_err(|_| BackendError::Device { reason: format!("a size of {size} is too large for a kernel") })
+}
+
+fn check(name: &str, fits: bool) -> Result<(), BackendError> {
+    if fits { Ok(()) } else { Err(BackendError::Device { reason: format!("{name}: the shapes do not agree") }) }
+}

@@ -1,0 +1,551 @@
+//! The CUDA backend: operations as launches of the kernels in `kernels/`, through the NVIDIA driver, whose library is opened at run time.
+//!
+//! ```text
+//! mod       the operations: shapes to launches, and what goes to and from the host
+//! probe     whether there is a device, and why not
+//! kernels   PTX texts; what they declare
+//! launch    one checked function per kernel
+//! staging   lists and rows on their way to the device;  spans  block tables, once per walk
+//! driver    memory, copies, launches: the driver's library
+//! ```
+//! Everything goes through one stream, in order; the host waits only where it reads and at the end of a step
+//! ([`Backend::health`]). `docs/cuda.md` follows a step from plan to launch.
+//!
+//! # Invariants
+//! - A row's bits are those that the kernels promise: they depend on neither batch, chunk nor pages. Where two kernels can do an operation,
+//!   they give the same bits, so memory and shape may decide between them.
+//! - The first error of an operation that cannot fail is kept, nothing is launched after it, and everybody who can fail answers it
+//!   from then on. Memory that could not be had is no such error.
+//! - A step gets no memory: buffers, lists and the scratch are made with the workspace and the pool, kernels are compiled with the weights.
+//!   Only block tables may grow, where sequences differ much in length.
+//!
+//! # Limits
+//! Heads of at most 256 dimensions, a multiple of 8. Exact arithmetic. Tokens are picked by the host, from rows that are read back.
+//!
+//! **Nobody has run this on a device.** It is tested on a driver that runs the kernels in a simulator (docs/cuda.md).
+
+mod driver;
+mod kernels;
+mod launch;
+mod probe;
+mod spans;
+mod staging;
+
+pub use probe::{DeviceInfo, device};
+
+use core::cell::RefCell;
+use core::ops::Range;
+
+use self::driver::{At, Driver, Memory, Pinned};
+use self::launch::{Launcher, MOST_DIMS, PoolLayers, SEGMENT, SpanList, Weights};
+use self::spans::SpanLists;
+use self::staging::{HALF_BYTES, Staging};
+use super::{AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, RopeTable, Span};
+use crate::checkpoint::RopePairing;
+use crate::tensor::{DType, Tensor, dequantise_row};
+
+/// Bytes that are read back at once, at least.
+const READ_BYTES: usize = 4 << 20;
+/// Bytes of the scratch, at least and at most (but for tokens that are larger).
+const SCRATCH_BYTES: Range<usize> = 4 << 20..256 << 20;
+/// Query heads per key and value head that the scratch has room for.
+const SCRATCH_GROUP: usize = 8;
+/// Words of block tables beyond one for each page of the pool.
+const TABLE_WORDS: usize = 1 << 14;
+/// Memory is handed out in multiples of this.
+const ALIGNMENT_BYTES: u64 = 256;
+
+/// Runs operations on a CUDA device.
+pub struct CudaBackend {
+    info: DeviceInfo,
+    launcher: Launcher,
+    staging: RefCell<Staging>,
+    /// The lists of a walk.
+    lists: RefCell<SpanLists>,
+    /// A list that no walk brought.
+    loose: RefCell<SpanLists>,
+    /// What rows are read back through.
+    back: RefCell<Pinned>,
+    /// Rows while the host changes them, and angles.
+    host: RefCell<Vec<f32>>,
+    /// What an operation works in: states of segments, rows on their way, tokens on theirs.
+    scratch: RefCell<Memory>,
+    /// What went wrong first.
+    failure: RefCell<Option<BackendError>>,
+}
+
+/// A weight matrix, as its file has it.
+pub struct Matrix {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    memory: Memory,
+}
+
+impl Matrix {
+    fn weights(&self) -> Weights {
+        Weights { dtype: self.dtype, bytes: self.memory.at(), rows: self.rows, cols: self.cols }
+    }
+}
+
+/// A weight vector.
+pub struct Vector(Memory);
+
+/// Activation rows.
+pub struct Buffer {
+    width: usize,
+    rows: usize,
+    memory: Memory,
+}
+
+impl Buffer {
+    fn values(&self) -> At<f32> {
+        self.memory.at().first(self.rows * self.width)
+    }
+}
+
+/// The pool.
+pub struct Pages {
+    shape: KvShape,
+    memory: Memory,
+}
+
+impl Pages {
+    /// The pool from this layer on.
+    fn layers_from(&self, layer: usize) -> PoolLayers {
+        let layer_bytes = self.memory.bytes() / self.shape.layers.max(1);
+        PoolLayers {
+            bytes: self.memory.at().from(layer * layer_bytes),
+            shape: self.shape,
+            layers: self.shape.layers.saturating_sub(layer),
+        }
+    }
+}
+
+impl CudaBackend {
+    /// A backend on device number `index`.
+    ///
+    /// # Errors
+    /// `NoDevice` with the reason, `OutOfMemory`, `Device`. Nothing is kept.
+    pub fn new(index: u32) -> Result<Self, BackendError> {
+        let info = probe::device(index)?;
+        let driver = Driver::open(index)?;
+        Ok(Self {
+            staging: RefCell::new(Staging::new(&driver, HALF_BYTES)?),
+            lists: RefCell::new(SpanLists::new(&driver, TABLE_WORDS)?),
+            loose: RefCell::new(SpanLists::new(&driver, TABLE_WORDS)?),
+            back: RefCell::new(driver.pinned(READ_BYTES)?),
+            host: RefCell::default(),
+            scratch: RefCell::new(driver.memory(0)?),
+            failure: RefCell::default(),
+            launcher: Launcher::new(driver),
+            info,
+        })
+    }
+
+    /// The device.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Bytes of device memory that the weights of these tensors take.
+    pub fn weights_bytes<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> u64 {
+        let bytes = |tensor: &Tensor| match tensor.rows {
+            0 | 1 => (size_of::<f32>() as u64).saturating_mul(tensor.cols as u64),
+            _ => tensor.data.len() as u64,
+        };
+        tensors.map(|tensor| bytes(tensor).next_multiple_of(ALIGNMENT_BYTES)).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of device memory that a backend with this pool takes beside weights, pool and activations.
+    pub fn working_bytes(shape: &KvShape) -> u64 {
+        let tables = (2 * TABLE_WORDS + shape.pages).saturating_mul(size_of::<u32>());
+        (scratch_bytes(shape).saturating_add(tables) + 2 * HALF_BYTES) as u64
+    }
+
+    fn driver(&self) -> &Driver {
+        &self.launcher.driver
+    }
+
+    /// What went wrong before.
+    fn sound(&self) -> Result<(), BackendError> {
+        self.failure.borrow().as_ref().map_or(Ok(()), |failure| Err(failure.clone()))
+    }
+
+    /// Does what cannot be done again on a device that fails: the first error stays.
+    fn attempt<T>(&self, operation: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+        self.sound()?;
+        operation().inspect_err(|error| {
+            self.failure.borrow_mut().get_or_insert_with(|| error.clone());
+        })
+    }
+
+    /// As [`CudaBackend::attempt`] for operations that answer nothing: [`Backend::health`] does.
+    fn run(&self, operation: impl FnOnce() -> Result<(), BackendError>) {
+        let _ = self.attempt(operation);
+    }
+
+    fn list(&self, words: &[u32]) -> Result<At<u32>, BackendError> {
+        self.staging.borrow_mut().list(self.driver(), words)
+    }
+
+    /// Numbers of rows as a list, each below `bound`.
+    fn row_list(&self, rows: &[usize], bound: usize) -> Result<At<u32>, BackendError> {
+        inside(rows.iter().all(|&row| row < bound), "a row past the last one")?;
+        let words: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
+        self.list(&words)
+    }
+
+    /// Spans on the device: those of the walk, or brought for this operation.
+    fn spans(&self, spans: &[Span<'_>]) -> Result<SpanList, BackendError> {
+        if let Some(list) = self.lists.borrow().find(spans) {
+            return Ok(list);
+        }
+        let mut loose = self.loose.borrow_mut();
+        loose.begin(self.driver(), &[spans])?;
+        loose.find(spans).ok_or_else(|| BackendError::Device { reason: "a list of spans got lost".to_owned() })
+    }
+
+    /// Copies values to the host, piece by piece, and waits for each.
+    fn read_back(&self, from: At<u8>, out: &mut [u8]) -> Result<(), BackendError> {
+        let mut back = self.back.borrow_mut();
+        let step = back.len();
+        for (piece, out) in out.chunks_mut(step).enumerate() {
+            let bytes = self.driver().download(&mut back, from.from(piece * step), out.len())?;
+            out.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// Tokens that the scratch and a read take at once.
+    fn tokens_at_once(&self, shape: &KvShape) -> usize {
+        let token = (shape.token_elements() * shape.element.bytes()).max(1);
+        (self.scratch.borrow().bytes() / token).max(1)
+    }
+}
+
+/// Bytes of the scratch for a pool: the states of attention over as many segments as the pool has.
+///
+/// With fewer bytes than an operation wants it takes another way to the same bits, so this decides about speed alone.
+fn scratch_bytes(shape: &KvShape) -> usize {
+    let segments = (shape.pages.saturating_mul(shape.page_size_tokens)).div_ceil(SEGMENT);
+    let states = shape.n_kv_heads * SCRATCH_GROUP * (shape.head_dim + 2) * size_of::<f32>();
+    let token = shape.token_elements() * shape.element.bytes();
+    segments.saturating_mul(states).clamp(SCRATCH_BYTES.start, SCRATCH_BYTES.end).max(token)
+}
+
+fn inside(fits: bool, what: &str) -> Result<(), BackendError> {
+    if fits { Ok(()) } else { Err(BackendError::Device { reason: what.to_owned() }) }
+}
+
+/// Whether a tensor has whole rows.
+fn check_tensor(tensor: &Tensor, operation: &'static str) -> Result<(), BackendError> {
+    let row_bytes = tensor.dtype.row_bytes(tensor.cols).filter(|_| tensor.cols > 0);
+    let whole = row_bytes.and_then(|bytes| bytes.checked_mul(tensor.rows)) == Some(tensor.data.len());
+    if whole { Ok(()) } else { Err(BackendError::UnsupportedTensor { operation }) }
+}
+
+impl Backend for CudaBackend {
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Buffer = Buffer;
+    type Pages = Pages;
+
+    fn matrix(&self, tensor: &Tensor) -> Result<Matrix, BackendError> {
+        check_tensor(tensor, "matrix")?;
+        self.sound()?;
+        self.launcher.prepare_type(tensor.dtype)?;
+        let memory = self.driver().memory(tensor.data.len())?;
+        self.attempt(|| self.driver().fill(&memory, tensor.data.as_slice()))?;
+        tensor.data.release(0..tensor.data.len());
+        Ok(Matrix { dtype: tensor.dtype, rows: tensor.rows, cols: tensor.cols, memory })
+    }
+
+    fn vector(&self, tensor: &Tensor) -> Result<Vector, BackendError> {
+        check_tensor(tensor, "vector")?;
+        self.sound()?;
+        let mut values = vec![0.0_f32; tensor.rows * tensor.cols];
+        let unsupported = |_| BackendError::UnsupportedTensor { operation: "vector" };
+        dequantise_row(tensor.dtype, tensor.data.as_slice(), &mut values).map_err(unsupported)?;
+        let memory = self.driver().memory(size_of_val(&values[..]))?;
+        self.attempt(|| self.driver().fill(&memory, bytemuck::cast_slice(&values)))?;
+        Ok(Vector(memory))
+    }
+
+    fn pages(&self, shape: &KvShape) -> Result<Pages, BackendError> {
+        if shape.head_dim > MOST_DIMS || !shape.head_dim.is_multiple_of(8) {
+            return Err(BackendError::UnsupportedTensor { operation: "attention" });
+        }
+        self.sound()?;
+        self.launcher.prepare()?;
+        let bytes = shape.page_bytes().and_then(|page| page.checked_mul(shape.pages as u64));
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes = bytes.ok_or(BackendError::OutOfMemory { bytes: u64::MAX })?;
+        let memory = self.driver().memory(bytes)?;
+        let scratch = scratch_bytes(shape);
+        if self.scratch.borrow().bytes() < scratch {
+            let larger = self.driver().memory(scratch)?;
+            *self.scratch.borrow_mut() = larger;
+        }
+        self.lists.borrow_mut().reserve(self.driver(), TABLE_WORDS + shape.pages)?;
+        self.attempt(|| self.driver().zero(&memory))?;
+        Ok(Pages { shape: *shape, memory })
+    }
+
+    fn buffer(&self, width: usize) -> Buffer {
+        Buffer { width, rows: 0, memory: self.driver().nothing() }
+    }
+
+    fn resize(&self, buffer: &mut Buffer, rows: usize) -> Result<(), BackendError> {
+        let bytes = rows.checked_mul(buffer.width).and_then(|len| len.checked_mul(size_of::<f32>()));
+        let bytes = bytes.ok_or(BackendError::OutOfMemory { bytes: u64::MAX })?;
+        if bytes > buffer.memory.bytes() {
+            self.sound()?;
+            let memory = self.driver().memory(bytes)?;
+            // Lists of rows: of an operation one is in use.
+            self.staging.borrow_mut().reserve(self.driver(), rows.saturating_mul(size_of::<u32>()))?;
+            buffer.memory = memory;
+        }
+        buffer.rows = rows;
+        Ok(())
+    }
+
+    fn embed(&self, table: &Matrix, tokens: &[u32], scale: f32, out: &mut Buffer) {
+        if tokens.is_empty() {
+            return;
+        }
+        self.run(|| {
+            inside(tokens.iter().all(|&token| (token as usize) < table.rows), "a token past the vocabulary")?;
+            self.launcher.embed(out.values(), table.weights(), self.list(tokens)?, scale)
+        });
+    }
+
+    fn rms_norm(&self, x: &Buffer, weight: &Vector, epsilon: f32, out: &mut Buffer) {
+        if x.rows > 0 {
+            self.run(|| self.launcher.rms_norm(out.values(), x.values(), weight.0.at(), epsilon));
+        }
+    }
+
+    fn add_rms_norm(&self, x: &mut Buffer, delta: &Buffer, weight: &Vector, epsilon: f32, out: &mut Buffer) {
+        if x.rows > 0 {
+            let (out, x, delta) = (out.values(), x.values(), delta.values());
+            self.run(|| self.launcher.add_rms_norm(out, x, delta, weight.0.at(), epsilon));
+        }
+    }
+
+    fn rms_norm_in_place(&self, x: &mut Buffer, weight: &Vector, epsilon: f32) {
+        if x.rows > 0 {
+            self.run(|| self.launcher.rms_norm(x.values(), x.values(), weight.0.at(), epsilon));
+        }
+    }
+
+    fn linear(&self, x: &Buffer, weight: &Matrix, bias: Option<&Vector>, out: &mut Buffer) {
+        if x.rows > 0 {
+            let bias = bias.map(|bias| bias.0.at());
+            self.run(|| self.launcher.linear(out.values(), x.values(), weight.weights(), bias, x.rows));
+        }
+    }
+
+    fn angles(&self, table: &RopeTable, spans: &[Span<'_>], out: &mut Buffer) {
+        if out.rows == 0 || out.width == 0 {
+            return;
+        }
+        self.run(|| {
+            let mut host = self.host.borrow_mut();
+            host.clear();
+            host.resize(out.rows * out.width, 0.0);
+            for span in spans {
+                let rows = host.chunks_exact_mut(out.width).skip(span.first_row).take(span.rows);
+                rows.enumerate().for_each(|(row, angles)| table.angles(span.start + row, angles));
+            }
+            let bytes = bytemuck::cast_slice(&host);
+            self.staging.borrow_mut().fill(self.driver(), out.values().cast(), bytes)
+        });
+    }
+
+    fn rope(&self, x: &mut Buffer, head_dim: usize, pairing: RopePairing, angles: &Buffer) {
+        if x.rows > 0 {
+            let sizes = [x.rows, x.width / head_dim, head_dim, angles.width / 2];
+            self.run(|| self.launcher.rope(x.values(), angles.values(), sizes, pairing));
+        }
+    }
+
+    fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
+        self.attempt(|| self.lists.borrow_mut().begin(self.driver(), lists))
+    }
+
+    fn pass_end(&self) {
+        self.lists.borrow_mut().end();
+    }
+
+    fn kv_write(&self, pages: &mut Pages, layer: usize, keys: &Buffer, values: &Buffer, spans: &[Span<'_>]) {
+        if spans.iter().all(|span| span.rows == 0) {
+            return;
+        }
+        let pool = pages.layers_from(layer);
+        self.run(|| self.launcher.kv_write(pool, keys.values(), values.values(), self.spans(spans)?));
+    }
+
+    fn attention(
+        &self,
+        queries: &Buffer,
+        pages: &Pages,
+        layer: usize,
+        shape: &AttentionShape,
+        spans: &[Span<'_>],
+        out: &mut Buffer,
+    ) {
+        if spans.iter().all(|span| span.rows == 0) {
+            return;
+        }
+        let (out, queries, pool) = (out.values(), queries.values(), pages.layers_from(layer));
+        self.run(|| {
+            let list = self.spans(spans)?;
+            let scratch: At<f32> = self.scratch.borrow().at();
+            let fits = Launcher::attention_elements(shape, list.rows, list.last) <= scratch.len();
+            if list.most_rows == 1 && fits {
+                return self.launcher.attention_decode(out, queries, pool, shape, list, scratch);
+            }
+            self.launcher.attention_prefill(out, queries, pool, shape, list)
+        });
+    }
+
+    fn gate(&self, gate: &mut Buffer, up: &Buffer, act: Gate) {
+        if gate.rows > 0 {
+            self.run(|| self.launcher.gate(gate.values(), up.values(), act));
+        }
+    }
+
+    fn add(&self, x: &mut Buffer, y: &Buffer) {
+        if x.rows > 0 {
+            self.run(|| self.launcher.add(x.values(), y.values()));
+        }
+    }
+
+    fn gather_rows(&self, x: &Buffer, rows: &[usize], out: &mut Buffer) {
+        if !rows.is_empty() {
+            self.run(|| {
+                let list = self.row_list(rows, x.rows)?;
+                self.launcher.gather_rows(out.values(), x.values(), list, x.width)
+            });
+        }
+    }
+
+    /// Rows go through the scratch, as many at a time as it holds: what is written lies before all that is still to be read, as rows ascend.
+    fn keep_rows(&self, x: &mut Buffer, rows: &[usize]) {
+        let (values, width, bound) = (x.values(), x.width, x.rows);
+        x.rows = rows.len();
+        if rows.is_empty() || width == 0 {
+            return;
+        }
+        self.run(|| {
+            inside(rows.is_sorted_by(|a, b| a < b), "rows to keep ascend")?;
+            let scratch: At<f32> = self.scratch.borrow().at();
+            let at_once = scratch.len() / width;
+            inside(at_once > 0, "a row is larger than the scratch")?;
+            for (piece, rows) in rows.chunks(at_once).enumerate() {
+                let list = self.row_list(rows, bound)?;
+                self.launcher.gather_rows(scratch, values, list, width)?;
+                self.driver().copy(values.from(piece * at_once * width), scratch, rows.len() * width)?;
+            }
+            Ok(())
+        });
+    }
+
+    fn add_rows(&self, x: &mut Buffer, rows: &[usize], y: &Buffer) {
+        if !rows.is_empty() {
+            self.run(|| {
+                let list = self.row_list(rows, x.rows)?;
+                self.launcher.add_rows(x.values(), y.values(), list, x.width)
+            });
+        }
+    }
+
+    /// All rows are read, changed one after another, and written back.
+    fn each_row(&self, x: &mut Buffer, f: EachRow<'_>) -> Result<(), BackendError> {
+        if x.rows == 0 || x.width == 0 {
+            return Ok(());
+        }
+        self.attempt(|| {
+            let mut host = self.host.borrow_mut();
+            host.resize(x.rows * x.width, 0.0);
+            self.read_back(x.values().cast(), bytemuck::cast_slice_mut(&mut host))?;
+            host.chunks_exact_mut(x.width).enumerate().for_each(|(row, values)| f(0, row, values));
+            self.staging.borrow_mut().fill(self.driver(), x.values().cast(), bytemuck::cast_slice(&host))
+        })
+    }
+
+    fn read(&self, x: &Buffer, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        let from = x.values().from(first_row.saturating_mul(x.width)).cast();
+        self.attempt(|| self.read_back(from, bytemuck::cast_slice_mut(out)))
+    }
+
+    fn write(&self, x: &mut Buffer, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
+        let to = x.values().from(first_row.saturating_mul(x.width)).cast();
+        self.attempt(|| self.staging.borrow_mut().fill(self.driver(), to, bytemuck::cast_slice(values)))
+    }
+
+    /// Waits for all that was launched: a device says only then what went wrong.
+    fn health(&self) -> Result<(), BackendError> {
+        self.attempt(|| self.driver().finish())
+    }
+
+    fn copy_pages(&self, pages: &mut Pages, copies: &[(u32, u32)]) {
+        if copies.is_empty() {
+            return;
+        }
+        self.run(|| {
+            let last = pages.shape.pages;
+            let exist = |&(from, to): &(u32, u32)| (from as usize) < last && (to as usize) < last;
+            inside(copies.iter().all(exist), "a page past the pool")?;
+            let pairs: Vec<u32> = copies.iter().flat_map(|&(from, to)| [from, to]).collect();
+            self.launcher.copy_pages(pages.layers_from(0), self.list(&pairs)?)
+        });
+    }
+
+    fn read_tokens(
+        &self,
+        pages: &Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<(), BackendError> {
+        if positions.is_empty() {
+            return Ok(());
+        }
+        self.attempt(|| {
+            let (at_once, scratch) = (self.tokens_at_once(&pages.shape), self.scratch.borrow().at::<u8>());
+            let step = at_once * pages.shape.token_elements() * pages.shape.element.bytes();
+            for (first, out) in positions.step_by(at_once).zip(out.chunks_mut(step.max(1))) {
+                let count = out.len() * at_once / step.max(1);
+                let table = self.list(block_table)?;
+                self.launcher.gather_tokens(scratch, pages.layers_from(0), table, first, count)?;
+                self.read_back(scratch, out)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn write_tokens(
+        &self,
+        pages: &mut Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        if positions.is_empty() {
+            return Ok(());
+        }
+        self.attempt(|| {
+            let (at_once, scratch) = (self.tokens_at_once(&pages.shape), self.scratch.borrow().at::<u8>());
+            let step = at_once * pages.shape.token_elements() * pages.shape.element.bytes();
+            for (first, bytes) in positions.step_by(at_once).zip(bytes.chunks(step.max(1))) {
+                let count = bytes.len() * at_once / step.max(1);
+                self.staging.borrow_mut().fill(self.driver(), scratch, bytes)?;
+                let table = self.list(block_table)?;
+                self.launcher.scatter_tokens(pages.layers_from(0), scratch, table, first, count)?;
+            }
+            Ok(())
+        })
+    }
+}
