@@ -742,8 +742,8 @@ typedef struct {
     uint32_t grammar_lexer_states;
     // How products with quantised weights are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
     uint32_t arithmetic;
-    // Zero; readers ignore it.
-    uint32_t _pad0;
+    // Which CUDA device, as the driver counts them from 0.
+    uint32_t device_index;
 } ictus_model_options_t;
 
 // The bytes that a model takes.

@@ -1,20 +1,35 @@
-//! Whole models by simulated CUDA kernels: every family against logits that a double-precision program of its own computed from the same file,
-//! and state that moves.
+//! Whole models on the CUDA backend: every family against logits that a double-precision program of its own computed from the same file, rows that
+//! do not depend on schedules, adapters, and state that moves.
+//!
+//! Runs on simulated devices, or on the machine's: tests/common/cuda_device.rs.
 
+#![cfg(feature = "cuda")]
 #![allow(dead_code, reason = "the shared helpers have more than this file uses")]
 
+#[path = "common/cuda_device.rs"]
+mod cuda_device;
+#[path = "common/gguf.rs"]
+mod gguf;
+#[path = "common/lora.rs"]
+mod lora;
 #[path = "common/model.rs"]
 mod model;
-#[path = "common/simulated.rs"]
-mod simulated;
-#[path = "cuda/simulator.rs"]
-mod simulator;
+#[path = "common/naive.rs"]
+mod naive;
+#[path = "common/random.rs"]
+mod random;
 
+use cuda_device::{backend, test_device};
 use ictus::backend::KvType;
+use ictus::backend::cpu::CpuBackend;
+use ictus::backend::cuda::CudaBackend;
 use ictus::checkpoint::Checkpoint;
-use ictus::runtime::{Answers, Feed, Input, Runtime, Want};
+use ictus::record::constant::encoding;
+use ictus::runtime::{Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want};
+use lora::Lora;
+use naive::Naive;
+use random::Random;
 use serde_json::Value;
-use simulated::Simulated;
 
 /// Largest error of a logit: that of tests/families.rs, which says why.
 const TOLERANCE: f64 = 3e-5;
@@ -32,6 +47,10 @@ const FILES: [(&str, &str); 6] = [
 const PROMPTS: usize = 2;
 const TOKENS: usize = 4;
 
+fn open(path: &str) -> Checkpoint {
+    Checkpoint::open(model::file(path)).expect("the model opens")
+}
+
 fn floats(value: &Value) -> Vec<f64> {
     value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
 }
@@ -40,14 +59,24 @@ fn ids(value: &Value) -> Vec<u32> {
     floats(value).into_iter().map(|id| id as u32).collect()
 }
 
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|value| value.to_bits()).collect()
+}
+
+fn prompt(len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| 3 + i * 7 % 40).collect()
+}
+
+fn on_device(checkpoint: &Checkpoint, options: &PagedOptions) -> ModelRuntime<CudaBackend> {
+    model::runtime(backend(), checkpoint, options)
+}
+
 #[test]
 fn cuda_families_match_the_reference_program() {
-    if simulator::device().is_none() {
-        return;
-    }
+    let Some(_device) = test_device() else { return };
     for (folder, name) in FILES {
-        let checkpoint = Checkpoint::open(model::file(format!("{folder}/{name}.gguf"))).expect("the model opens");
-        let mut runtime = model::runtime(Simulated, &checkpoint, &model::options(KvType::F32, 64));
+        let checkpoint = open(&format!("{folder}/{name}.gguf"));
+        let mut runtime = on_device(&checkpoint, &model::options(KvType::F32, 64));
         let text = std::fs::read(model::file(format!("tests/data/{name}.expected.json"))).expect("an expectation");
         let expected: Value = serde_json::from_slice(&text).expect("json");
         let mut most: f64 = 0.0;
@@ -68,16 +97,14 @@ fn cuda_families_match_the_reference_program() {
     }
 }
 
-/// Promise: a prompt in one piece, in chunks, and beside another sequence has the same bits.
+/// Promise 1: a prompt in one piece, in chunks, beside other sequences, cut by parts of a step, on pages of any size, has the same bits.
 #[test]
-fn cuda_rows_do_not_depend_on_chunks_or_neighbours() {
-    if simulator::device().is_none() {
-        return;
-    }
-    let checkpoint = Checkpoint::open(model::file("tests/data/llama-window.gguf")).expect("the model opens");
-    let prompt: Vec<u32> = (0..23).map(|i| 3 + i * 7 % 40).collect();
+fn cuda_rows_do_not_depend_on_chunks_neighbours_or_pages() {
+    let Some(_device) = test_device() else { return };
+    let checkpoint = open("tests/data/llama-window.gguf");
+    let prompt = prompt(23);
     for kv_type in [KvType::F32, KvType::F16] {
-        let mut runtime = model::runtime(Simulated, &checkpoint, &model::options(kv_type, 64));
+        let mut runtime = on_device(&checkpoint, &model::options(kv_type, 64));
         let whole = model::rows_at(&mut runtime, &prompt, &[22]);
         let chunks = model::rows_at(&mut runtime, &prompt, &[0, 1, 7, 16, 22]);
         assert_eq!(whole.last(), chunks.last(), "{kv_type:?}: in chunks");
@@ -91,5 +118,103 @@ fn cuda_rows_do_not_depend_on_chunks_or_neighbours() {
         let mut answers = Answers::new();
         runtime.step(&feeds, &mut answers).expect("the step runs");
         assert_eq!(answers.row(1).expect("a row"), whole[0], "{kv_type:?}: beside another");
+        let options = PagedOptions { page_size_tokens: 4, pool_pages: 64, ..model::options(kv_type, 64) };
+        let mut runtime = on_device(&checkpoint, &options);
+        let _elsewhere = model::rows_at(&mut runtime, &prompt, &[5]);
+        assert_eq!(model::rows_at(&mut runtime, &prompt, &[9, 22])[1], whole[0], "{kv_type:?}: on small pages");
     }
+}
+
+/// Sequences that share pages: who writes first gets a copy, and nobody else's bits change.
+#[test]
+fn cuda_shared_pages_are_copied_before_they_are_written() {
+    let Some(_device) = test_device() else { return };
+    let checkpoint = open("tests/data/qwen3.gguf");
+    let prompt = prompt(21);
+    for kv_type in [KvType::F32, KvType::F16] {
+        let mut runtime = on_device(&checkpoint, &model::options(kv_type, 64));
+        let alone = |runtime: &mut ModelRuntime<CudaBackend>, tail: &[u32]| {
+            let tokens = [&prompt[..], tail].concat();
+            model::rows_at(runtime, &tokens, &[tokens.len() - 1]).remove(0)
+        };
+        let expected = [[5, 6], [7, 8]].map(|tail| bits(&alone(&mut runtime, &tail)));
+        let source = runtime.seq_create().expect("a sequence");
+        model::last_row(&mut runtime, source, &prompt);
+        let fork = runtime.seq_create().expect("a sequence");
+        // The last page is shared, and half full.
+        runtime.seq_copy(source, fork, 21).expect("the source has it");
+        assert_eq!(bits(&model::last_row(&mut runtime, fork, &[7, 8])), expected[1], "{kv_type:?}: the fork");
+        assert_eq!(bits(&model::last_row(&mut runtime, source, &[5, 6])), expected[0], "{kv_type:?}: the source");
+    }
+}
+
+/// state moves to another pool with other pages, on the device and from the processor's, and comes back as it was.
+#[test]
+fn cuda_payloads_give_the_same_bits_in_any_pool() {
+    let Some(_device) = test_device() else { return };
+    let checkpoint = open("tests/data/gemma3.gguf");
+    for kv_type in [KvType::F32, KvType::F16] {
+        let mut from = on_device(&checkpoint, &model::options(kv_type, 64));
+        let source = from.seq_create().expect("a sequence");
+        model::last_row(&mut from, source, &prompt(21));
+        let payload = from.seq_export(source, 19, encoding::LOSSLESS).expect("lossless is offered");
+        from.seq_truncate(source, 19).expect("it can be cut");
+        let expected = bits(&model::last_row(&mut from, source, &[5, 6]));
+        let options = PagedOptions { page_size_tokens: 4, pool_pages: 64, ..model::options(kv_type, 64) };
+        let mut to = on_device(&checkpoint, &options);
+        let _elsewhere = model::rows_at(&mut to, &prompt(7), &[6]);
+        let target = to.seq_create().expect("a sequence");
+        assert_eq!(to.seq_import(target, &payload), Ok(19));
+        assert_eq!(to.seq_export(target, 19, encoding::LOSSLESS).as_ref(), Ok(&payload), "{kv_type:?}");
+        assert_eq!(bits(&model::last_row(&mut to, target, &[5, 6])), expected, "{kv_type:?}");
+        // The processor lays it out the same way.
+        let mut cpu = model::runtime(CpuBackend::new(1), &checkpoint, &options);
+        let target = cpu.seq_create().expect("a sequence");
+        assert_eq!(cpu.seq_import(target, &payload), Ok(19));
+        assert_eq!(cpu.seq_export(target, 19, encoding::LOSSLESS), Ok(payload), "{kv_type:?}");
+    }
+}
+
+fn row_with(runtime: &mut impl Runtime, adapter: u64, ids: &[u32]) -> Vec<f32> {
+    let sequence = runtime.seq_create().expect("a sequence");
+    runtime.seq_adapt(sequence, adapter).expect("an empty sequence takes an adapter");
+    let row = model::last_row(runtime, sequence, ids);
+    runtime.seq_free(sequence);
+    row
+}
+
+/// An adapter computes what weights with its change merged in compute, and a lane without one beside it keeps its bits.
+#[test]
+fn cuda_adapters_match_merged_weights_lane_by_lane() {
+    /// That of tests/adapters.rs, which says why.
+    const MERGED: f64 = 6e-5;
+    let Some(_device) = test_device() else { return };
+    let mut random = Random::new("cuda adapters");
+    let checkpoint = open("tests/data/llama-window.gguf");
+    let options = model::options(KvType::F32, 64);
+    let mut runtime = on_device(&checkpoint, &options);
+    let ids = prompt(11);
+    let bare = row_with(&mut runtime, 0, &ids);
+    let lora = Lora::random(&mut random, checkpoint.config(), 3, &[0, 1, 2, 3, 4, 5, 6]);
+    let (merged, identity) = (lora.merged(&checkpoint), PagedIdentity::default());
+    let mut reference = ModelRuntime::new(Naive::default(), checkpoint.config(), &merged, &options, identity)
+        .expect("merged weights load");
+    let expected: Vec<f64> = row_with(&mut reference, 0, &ids).iter().map(|&x| f64::from(x)).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let loaded = runtime.adapter_load(&lora.write_peft(folder.path())).expect("the adapter fits");
+    let adapted = row_with(&mut runtime, loaded.handle, &ids);
+    let error = model::max_difference(&adapted, &expected);
+    println!("error {error:.1e}");
+    assert!(error < MERGED, "{error:.1e}");
+    // Both in one step.
+    let sequences: [SeqHandle; 2] = [0, loaded.handle].map(|adapter| {
+        let sequence = runtime.seq_create().expect("a sequence");
+        runtime.seq_adapt(sequence, adapter).expect("an empty sequence takes an adapter");
+        sequence
+    });
+    let feeds = sequences.map(|sequence| Feed { sequence, input: Input::Tokens(&ids), want: Want::LastRow });
+    let mut answers = Answers::new();
+    runtime.step(&feeds, &mut answers).expect("the step runs");
+    assert_eq!(bits(answers.row(0).expect("a row")), bits(&bare));
+    assert_eq!(bits(answers.row(1).expect("a row")), bits(&adapted));
 }

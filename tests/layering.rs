@@ -194,6 +194,12 @@ const FENCE: &[&str] = &[
     "sample/mod.rs",
     "backend/mod.rs", // a parent cannot forbid what a child needs
     "backend/cpu/",
+    "backend/cuda/mod.rs", // as above
+    "backend/cuda/driver.rs",
+    "backend/cuda/launch.rs",
+    "backend/cuda/probe.rs",
+    "backend/cuda/spans.rs",
+    "backend/cuda/staging.rs",
     "lib.rs",
     "worker/memory.rs",
     "worker/inherit.rs",

@@ -268,11 +268,20 @@ impl Driver {
     ///
     /// # Safety
     /// - These bytes stay as they are until the copy is done.
-    pub(super) unsafe fn upload(&self, to: At<u8>, source: &Pinned, from: usize, bytes: usize) -> Result<(), BackendError> {
+    pub(super) unsafe fn upload(
+        &self,
+        to: At<u8>,
+        source: &Pinned,
+        from: usize,
+        bytes: usize,
+    ) -> Result<(), BackendError> {
         if bytes == 0 {
             return Ok(());
         }
-        check(bytes <= to.len && from.checked_add(bytes).is_some_and(|end| end <= source.bytes), "copying to the device")?;
+        check(
+            bytes <= to.len && from.checked_add(bytes).is_some_and(|end| end <= source.bytes),
+            "copying to the device",
+        )?;
         self.bind()?;
         // SAFETY: inside of the pinned memory, by the check.
         let start = unsafe { source.start.add(from) };
@@ -284,7 +293,12 @@ impl Driver {
     }
 
     /// Copies from the device to the front of pinned memory and waits; answers what came.
-    pub(super) fn download<'p>(&self, to: &'p mut Pinned, from: At<u8>, bytes: usize) -> Result<&'p [u8], BackendError> {
+    pub(super) fn download<'p>(
+        &self,
+        to: &'p mut Pinned,
+        from: At<u8>,
+        bytes: usize,
+    ) -> Result<&'p [u8], BackendError> {
         if bytes == 0 {
             return Ok(&[]);
         }

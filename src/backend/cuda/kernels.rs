@@ -132,7 +132,8 @@ mod tests {
             assert!(entries > 0, "{name}");
             assert_eq!(declarations(text).count(), entries, "{name}: every declaration can be read");
         }
-        let names: Vec<&str> = SOURCES.iter().flat_map(|source| declarations(source.text).map(|(name, _)| name)).collect();
+        let names: Vec<&str> =
+            SOURCES.iter().flat_map(|source| declarations(source.text).map(|(name, _)| name)).collect();
         assert!(names.iter().enumerate().all(|(at, name)| !names[..at].contains(name)), "each name is there once");
     }
 
@@ -144,9 +145,15 @@ mod tests {
             declarations(source.text).find(|(entry, _)| *entry == name).expect("in this file").1
         };
         // kernels/rms_norm.cu, kernels/rows.cu, kernels/page_copy.cu
-        assert_eq!(declared("ictus_rms_norm"), Declaration { parameters: vec![Wide, Wide, Wide, Word, Float], threads: 256 });
+        assert_eq!(
+            declared("ictus_rms_norm"),
+            Declaration { parameters: vec![Wide, Wide, Wide, Word, Float], threads: 256 }
+        );
         assert_eq!(declared("ictus_add"), Declaration { parameters: vec![Wide, Wide, Wide], threads: 256 });
-        assert_eq!(declared("ictus_copy_pages"), Declaration { parameters: vec![Wide, Wide, Wide, Word], threads: 256 });
+        assert_eq!(
+            declared("ictus_copy_pages"),
+            Declaration { parameters: vec![Wide, Wide, Wide, Word], threads: 256 }
+        );
         assert!(source_of("ictus_no_such_kernel").is_none());
     }
 }

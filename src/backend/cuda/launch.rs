@@ -222,20 +222,13 @@ impl Launcher {
         let (rows, columns) = (tokens.len(), table.cols);
         check(name, table.needed().is_some_and(|needed| needed <= table.bytes.len()))?;
         check(name, out.len() >= rows * columns)?;
-        let parameters =
-            parameters![out, table.bytes, tokens, word(columns)?, scale];
+        let parameters = parameters![out, table.bytes, tokens, word(columns)?, scale];
         // SAFETY: rows of the table below its number of rows, and `rows` rows of `out`, all there by the checks.
         unsafe { self.launch(name, [rows, 1, 1], &parameters) }
     }
 
     /// `out = norm(x) * weight` in groups of `weight.len()`; `out` may be `x`.
-    pub(super) fn rms_norm(
-        &self,
-        out: At<f32>,
-        x: At<f32>,
-        weight: At<f32>,
-        epsilon: f32,
-    ) -> Result<(), BackendError> {
+    pub(super) fn rms_norm(&self, out: At<f32>, x: At<f32>, weight: At<f32>, epsilon: f32) -> Result<(), BackendError> {
         let name = "ictus_rms_norm";
         check(name, !weight.is_empty() && x.len().is_multiple_of(weight.len()) && out.len() >= x.len())?;
         let groups = x.len() / weight.len();
@@ -257,14 +250,7 @@ impl Launcher {
         check(name, !weight.is_empty() && x.len().is_multiple_of(weight.len()))?;
         check(name, out.len() >= x.len() && delta.len() >= x.len())?;
         let groups = x.len() / weight.len();
-        let parameters = parameters![
-            out,
-            x,
-            delta,
-            weight,
-            word(weight.len())?,
-            epsilon
-        ];
+        let parameters = parameters![out, x, delta, weight, word(weight.len())?, epsilon];
         // SAFETY: `groups` groups of all three, all there by the checks.
         unsafe { self.launch(name, [groups, 1, 1], &parameters) }
     }
@@ -289,15 +275,7 @@ impl Launcher {
         check(name, x.len() >= rows * inputs && out.len() >= rows * outputs)?;
         check(name, bias.is_none_or(|bias| bias.len() >= outputs))?;
         let bias = bias.unwrap_or(At::null());
-        let parameters = parameters![
-            out,
-            x,
-            weight.bytes,
-            bias,
-            word(rows)?,
-            word(inputs)?,
-            word(outputs)?
-        ];
+        let parameters = parameters![out, x, weight.bytes, bias, word(rows)?, word(inputs)?, word(outputs)?];
         // SAFETY: `rows` rows of `x` and `out`, all rows of the weight and of the bias, all there by the checks.
         unsafe { self.launch(name, [outputs.div_ceil(4), rows.div_ceil(at_once), 1], &parameters) }
     }
@@ -313,14 +291,7 @@ impl Launcher {
         let name = "ictus_rope";
         check(name, 2 * pairs <= head_dim && x.len() >= rows * heads * head_dim && angles.len() >= rows * 2 * pairs)?;
         let interleaved = u32::from(pairing == RopePairing::Interleaved);
-        let parameters = parameters![
-            x,
-            angles,
-            word(heads)?,
-            word(head_dim)?,
-            word(pairs)?,
-            interleaved
-        ];
+        let parameters = parameters![x, angles, word(heads)?, word(head_dim)?, word(pairs)?, interleaved];
         // SAFETY: `rows` rows of both, all there by the check.
         unsafe { self.launch(name, [rows, 1, 1], &parameters) }
     }
@@ -404,8 +375,7 @@ impl Launcher {
         // SAFETY: the spans' rows of queries, pages of one layer, and the two parts of the scratch, all there by the checks.
         unsafe { self.launch(name, grid, &parameters) }?;
         let name = "ictus_attention_merge";
-        let parameters =
-            parameters![out, partial, states, word(segments)?, word(shape.head_dim)?];
+        let parameters = parameters![out, partial, states, word(segments)?, word(shape.head_dim)?];
         // SAFETY: `rows` rows of `out` and both parts of the scratch, all there by the checks above.
         unsafe { self.launch(name, [shape.n_heads, list.rows, 1], &parameters) }
     }
@@ -497,13 +467,7 @@ impl Launcher {
     }
 
     /// Row `rows[i]` of `x`, which has it, becomes itself plus row `i` of `y`.
-    pub(super) fn add_rows(
-        &self,
-        x: At<f32>,
-        y: At<f32>,
-        rows: At<u32>,
-        width: usize,
-    ) -> Result<(), BackendError> {
+    pub(super) fn add_rows(&self, x: At<f32>, y: At<f32>, rows: At<u32>, width: usize) -> Result<(), BackendError> {
         let name = "ictus_add_rows";
         check(name, y.len() >= rows.len() * width)?;
         let parameters = parameters![x, y, rows, word(width)?];
@@ -605,7 +569,8 @@ fn chunks(shape: &AttentionShape, list: SpanList) -> usize {
 
 /// A size as kernels take it.
 fn word(size: usize) -> Result<u32, BackendError> {
-    u32::try_from(size).map_err(|_| BackendError::Device { reason: format!("a size of {size} is too large for a kernel") })
+    u32::try_from(size)
+        .map_err(|_| BackendError::Device { reason: format!("a size of {size} is too large for a kernel") })
 }
 
 fn check(name: &str, fits: bool) -> Result<(), BackendError> {

@@ -54,8 +54,7 @@ pub fn device(index: u32) -> Result<DeviceInfo, BackendError> {
         let (major, minor) = found.capability;
         let (least_major, least_minor) = LEAST_CAPABILITY;
         let name = found.name;
-        let reason =
-            format!("{name} has compute capability {major}.{minor}, needed are {least_major}.{least_minor}");
+        let reason = format!("{name} has compute capability {major}.{minor}, needed are {least_major}.{least_minor}");
         return Err(refused(reason));
     }
     Ok(found)

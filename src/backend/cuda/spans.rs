@@ -45,7 +45,7 @@ impl SpanLists {
     /// Makes room for so many words.
     pub(super) fn reserve(&mut self, driver: &Driver, words: usize) -> Result<(), BackendError> {
         if words * size_of::<u32>() > self.pinned.len() {
-            *self = Self::new(driver, words.next_power_of_two())?;
+            *self = Self::new(driver, words)?;
         }
         Ok(())
     }
@@ -54,7 +54,9 @@ impl SpanLists {
     pub(super) fn begin(&mut self, driver: &Driver, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
         self.lists.clear();
         let words = lists.iter().map(|spans| spans.len() * (width_of(spans) + 3)).sum::<usize>();
-        self.reserve(driver, words)?;
+        if words * size_of::<u32>() > self.pinned.len() {
+            self.reserve(driver, words.next_power_of_two())?;
+        }
         if self.was_copied {
             driver.wait_for(&self.copied)?;
         }
