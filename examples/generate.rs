@@ -30,7 +30,8 @@ usage: generate [FLAGS]
   --top-k K  --top-p P  --min-p P  --repeat-penalty R
   --seed N              names the sequence of draws (default: 0)
   --threads N           threads that compute (default: one per processor)
-  --device cpu|cuda     where to run (default: cpu)
+  --device cpu|cuda|cuda:N
+                        where to run: the processor, or CUDA device N, 0 unless stated (default: cpu)
   --draft prompt-lookup|FILE.gguf
                         draft from the text itself, or with a smaller model of the same vocabulary
   --exact               f32 activations: the default
@@ -112,7 +113,9 @@ fn parse_args() -> Result<Option<Args>, Failure> {
             Long("repeat-penalty") => args.admit.params.repeat_penalty = parser.value()?.parse()?,
             Long("seed") => args.admit.rng_counter_base = spread(parser.value()?.parse()?),
             Long("threads") => args.options.threads = parser.value()?.parse()?,
-            Long("device") => args.options.device = parse_device(&parser.value()?.string()?)?,
+            Long("device") => {
+                (args.options.device, args.options.device_index) = parse_device(&parser.value()?.string()?)?;
+            }
             Long("draft") => args.draft = Some(parser.value()?.string()?),
             Long("schema") => args.grammar = Some(Form::Schema(std::fs::read_to_string(parser.value()?)?)),
             Long("regex") => args.grammar = Some(Form::Regex(parser.value()?.string()?)),
@@ -140,11 +143,12 @@ fn parse_ids(text: &str) -> Result<Vec<u32>, Failure> {
     Ok(text.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>()?)
 }
 
-fn parse_device(name: &str) -> Result<Device, Failure> {
-    match name {
-        "cpu" => Ok(Device::Cpu),
-        "cuda" => Ok(Device::Cuda),
-        other => Err(format!("no device named {other}").into()),
+fn parse_device(name: &str) -> Result<(Device, u32), Failure> {
+    match name.split_once(':') {
+        None if name == "cpu" => Ok((Device::Cpu, 0)),
+        None if name == "cuda" => Ok((Device::Cuda, 0)),
+        Some(("cuda", index)) => Ok((Device::Cuda, index.parse()?)),
+        _ => Err(format!("no device named {name}").into()),
     }
 }
 

@@ -693,7 +693,7 @@ fn files_and_options_that_are_refused_say_why() {
             (Status::RejectBounds, OpenOptions { log_level: 9, ..default }),
             (Status::RejectBounds, OpenOptions { struct_size: 168, op_fast_checksum: 2, ..default }),
             (Status::RejectBounds, OpenOptions { struct_size: 168, grammar_depth: 65, ..default }),
-            (Status::Unsupported, OpenOptions { device: 1, ..default }),
+            (Status::Unsupported, OpenOptions { device: 1, device_index: u32::MAX, ..default }),
         ] {
             twice(expected, || ictus_model_open(tiny.as_ptr(), &raw const options, null_mut(), 0, &raw mut model));
         }

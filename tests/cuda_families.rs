@@ -14,6 +14,8 @@ mod gguf;
 mod lora;
 #[path = "common/model.rs"]
 mod model;
+#[path = "common/models.rs"]
+mod models;
 #[path = "common/naive.rs"]
 mod naive;
 #[path = "common/random.rs"]
@@ -25,7 +27,10 @@ use ictus::backend::cpu::CpuBackend;
 use ictus::backend::cuda::CudaBackend;
 use ictus::checkpoint::Checkpoint;
 use ictus::record::constant::encoding;
-use ictus::runtime::{Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want};
+use ictus::runtime::{
+    Answer, Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want,
+};
+use ictus::sample::{SampleRequest, Scratch, pick};
 use lora::Lora;
 use naive::Naive;
 use random::Random;
@@ -217,4 +222,91 @@ fn cuda_adapters_match_merged_weights_lane_by_lane() {
     runtime.step(&feeds, &mut answers).expect("the step runs");
     assert_eq!(bits(answers.row(0).expect("a row")), bits(&bare));
     assert_eq!(bits(answers.row(1).expect("a row")), bits(&adapted));
+}
+
+/// One step that feeds each prompt to a sequence of its own.
+fn answer<'r>(runtime: &mut impl Runtime, prompts: &[Vec<u32>], want: impl Fn(usize) -> Want<'r>) -> Answers {
+    let sequences: Vec<SeqHandle> = prompts.iter().map(|_| runtime.seq_create().expect("a sequence")).collect();
+    let feed = |i: usize| Feed { sequence: sequences[i], input: Input::Tokens(&prompts[i]), want: want(i) };
+    let feeds: Vec<Feed<'_>> = (0..prompts.len()).map(feed).collect();
+    let mut answers = Answers::new();
+    runtime.step(&feeds, &mut answers).expect("the step runs");
+    sequences.iter().for_each(|&sequence| runtime.seq_free(sequence));
+    answers
+}
+
+/// Whoever picks, the device or the host, and whatever its neighbours want, the token is the one that belongs to the row.
+#[test]
+fn cuda_tokens_are_those_that_the_host_picks_from_the_same_rows() {
+    let Some(_device) = test_device() else { return };
+    let checkpoint = open("models/ictus-tiny.gguf");
+    let vocab = checkpoint.config().vocab;
+    let mut runtime = on_device(&checkpoint, &model::options(KvType::F32, 64));
+    let mask: Vec<u32> = (0..vocab.div_ceil(32) as u32).map(|word| 0x5A5A_5A5A ^ word).collect();
+    let greedy = SampleRequest::default();
+    let drawn = SampleRequest { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.01, position: 7, ..greedy };
+    let requests = [
+        greedy,
+        drawn,
+        SampleRequest { temperature: 3.0, position: u64::MAX - 3, ..greedy },
+        SampleRequest { top_p: 0.0, ..drawn },
+        SampleRequest { temperature: 1e-4, ..drawn },
+        SampleRequest { bias: &[(5, 100.0)], ..drawn },
+        SampleRequest { mask: Some(&mask), ..greedy },
+        SampleRequest { logprobs: Some(3), ..drawn },
+    ];
+    for round in 0..3 {
+        let prompts: Vec<Vec<u32>> = (0..requests.len()).map(|i| prompt(2 + i + round)).collect();
+        let rows = answer(&mut runtime, &prompts, |_| Want::LastRow);
+        // All of them; those that the device picks alone; and every other one beside rows.
+        let all = answer(&mut runtime, &prompts, |i| Want::Token(requests[i]));
+        let plain = answer(&mut runtime, &prompts, |i| if i < 4 { Want::Token(requests[i]) } else { Want::Nothing });
+        let mixed =
+            answer(&mut runtime, &prompts, |i| if i % 2 == 0 { Want::Token(requests[i]) } else { Want::LastRow });
+        for (i, request) in requests.iter().enumerate() {
+            let row = rows.row(i).expect("a row");
+            let expected = pick(&mut row.to_vec(), request, &mut Scratch::new()).expect("a sound row");
+            assert_eq!(all.as_slice()[i], Answer::Picked(expected), "{request:?}");
+            if i < 4 {
+                assert_eq!(plain.as_slice()[i], Answer::Picked(expected), "{request:?}");
+            }
+            if i % 2 == 0 {
+                assert_eq!(mixed.as_slice()[i], Answer::Picked(expected), "{request:?}");
+            } else {
+                assert_eq!(bits(mixed.row(i).expect("a row")), bits(row));
+            }
+        }
+    }
+}
+
+/// A model that people download, its first layers and its whole vocabulary: the processor's row. All of its layers would take the simulator minutes.
+#[test]
+fn cuda_first_layers_of_smollm2_match_the_processor() {
+    /// Of the largest logit. Both are exact; they add in other orders.
+    const RELATIVE: f64 = 1e-5;
+    const LAYERS: usize = 2;
+    let Some(_device) = test_device() else { return };
+    let Some(path) = models::find(models::SMOLLM2) else { return };
+    let checkpoint = Checkpoint::open(path).expect("the model opens");
+    let mut config = checkpoint.config().clone();
+    config.layers = LAYERS;
+    let options = model::options(KvType::F16, 32);
+    let prompt = [1, 4093, 198, 2683, 359];
+    let row = |runtime: &mut dyn Runtime| {
+        let mut answers = Answers::new();
+        let sequence = runtime.seq_create().expect("a sequence");
+        for tokens in [&prompt[..3], &prompt[3..]] {
+            let feed = Feed { sequence, input: Input::Tokens(tokens), want: Want::LastRow };
+            runtime.step(&[feed], &mut answers).expect("the step runs");
+        }
+        answers.row(0).expect("a row").to_vec()
+    };
+    let identity = PagedIdentity::default;
+    let mut cpu = ModelRuntime::new(CpuBackend::new(2), &config, &checkpoint, &options, identity()).expect("it loads");
+    let expected: Vec<f64> = row(&mut cpu).iter().map(|&x| f64::from(x)).collect();
+    let mut cuda = ModelRuntime::new(backend(), &config, &checkpoint, &options, identity()).expect("it loads");
+    let error = model::max_difference(&row(&mut cuda), &expected);
+    let largest = expected.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
+    println!("{LAYERS} layers: {error:.1e} of {largest:.1}");
+    assert!(error < RELATIVE * largest, "{error:.1e} of {largest:.1}");
 }

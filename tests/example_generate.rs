@@ -57,6 +57,19 @@ fn seed_names_the_draws() {
     assert_ne!(one["tokens"], other["tokens"]);
 }
 
+/// Asking for a device that is not there ends in one sentence that says why, whatever the machine and the build have.
+#[test]
+fn device_that_is_not_there_is_one_sentence() {
+    for name in ["cuda:4294967295", "tpu"] {
+        let output = generate(&["--device", name, "--max-tokens", "1"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(output.stdout.is_empty() && said.trim().lines().count() == 1, "{said}");
+        assert!(said.contains("no device") && !said.contains("panicked"), "{said}");
+        println!("{}", said.trim());
+    }
+}
+
 /// the text is a document of the schema, and the run ends with it; a document that is no schema is refused with a reason.
 #[test]
 fn schema_makes_the_text_a_document() {

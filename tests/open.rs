@@ -85,12 +85,15 @@ fn plan_is_what_an_engine_counts() {
 #[test]
 fn every_refusal_is_typed_and_can_be_met_again() {
     let missing = || Model::open(file("models/none.gguf"), &options());
-    let cuda = || Model::open(file(TINY), &ModelOptions { device: Device::Cuda, ..options() });
+    // No machine has as many.
+    let far = || ModelOptions { device: Device::Cuda, device_index: u32::MAX, ..options() };
+    let cuda = || Model::open(file(TINY), &far());
     let threads = || Model::open(file(TINY), &ModelOptions { threads: 1000, ..options() });
     let context = || Model::open(file(TINY), &ModelOptions { context_tokens: 1 << 30, ..options() });
     for _ in 0..2 {
         assert!(matches!(missing(), Err(Error::Checkpoint(_))));
-        assert!(matches!(cuda(), Err(Error::Backend(BackendError::NoDevice { .. }))));
+        assert!(matches!(cuda(), Err(Error::Backend(BackendError::NoDevice { reason })) if !reason.is_empty()));
+        assert!(matches!(Model::plan(file(TINY), &far()), Err(Error::Backend(BackendError::NoDevice { .. }))));
         assert!(matches!(threads(), Err(Error::Options(error)) if error.name == "threads"));
         assert!(matches!(context(), Err(Error::Options(error)) if error.name == "context_tokens"));
     }

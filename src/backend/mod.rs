@@ -197,6 +197,33 @@ pub struct Product<'a, B: Backend> {
     pub out: &'a mut B::Buffer,
 }
 
+/// How a token is picked from a row that nothing is done to before: no mask, bias or penalty, and no log-probabilities wanted. The fields are those of
+/// [`SampleRequest`](crate::sample::SampleRequest).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlainPick {
+    /// Divides the logits; the best token is taken where it is not above 0.
+    pub temperature: f32,
+    /// Most candidates; 0 is off.
+    pub top_k: u32,
+    /// Least mass of the candidates; 1 is off.
+    pub top_p: f32,
+    /// Least probability of a candidate, as a part of the best one's; 0 is off.
+    pub min_p: f32,
+    /// Names the draw.
+    pub position: u64,
+}
+
+/// What a backend picked from a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Picked {
+    /// The token that [`sample::pick`](crate::sample::pick) picks.
+    Token(u32),
+    /// The row holds a NaN or an infinity.
+    NotFinite,
+    /// The backend does not do it: the host is to pick.
+    NotServed,
+}
+
 /// What [`Backend::each_row`] calls: with a participant, a row, and the row's values.
 pub type EachRow<'f> = &'f (dyn Fn(usize, usize, &mut [f32]) + Sync);
 
@@ -355,12 +382,27 @@ pub trait Backend: Sized + Send + 'static {
     /// Row `rows[i]` of `x` becomes itself plus row `i` of `y`. No row of `x` is named twice.
     fn add_rows(&self, x: &mut Self::Buffer, rows: &[usize], y: &Self::Buffer);
 
+    /// Picks tokens where the logits lie: row `i` as `picks[i]` says, into `out[i]`. Whatever is not asked for or not done is `NotServed`.
+    ///
+    /// # Errors
+    /// `Device`.
+    fn pick_rows(
+        &self,
+        logits: &Self::Buffer,
+        picks: &[Option<PlainPick>],
+        out: &mut [Picked],
+    ) -> Result<(), BackendError> {
+        let _ = (logits, picks);
+        out.fill(Picked::NotServed);
+        Ok(())
+    }
+
     /// How many calls of [`Backend::each_row`] may run at the same time.
     fn participants(&self) -> usize {
         1
     }
 
-    /// Calls `f(participant, row, values)` for every row, on the host, which may change its values.
+    /// Calls `f(participant, row, values)` for every row, on the host, which may change its values: what such a row holds afterwards is unspecified.
     ///
     /// Several calls may run at the same time, in any order; no two of them have the same participant, a number below
     /// [`Backend::participants`].

@@ -9,6 +9,7 @@ use ictus::backend::cuda::{self, CudaBackend};
 
 #[path = "fake_driver.rs"]
 mod fake_driver;
+#[allow(unused_imports, reason = "not every test file that takes this module sets something")]
 pub(crate) use fake_driver::{FakeDriver, Point, Setting};
 
 /// A device, for one test at a time.

@@ -35,6 +35,9 @@ const SOURCES: &[Source] = sources![
     "rms_norm",
     "rope",
     "rows",
+    "sample_pick",
+    "sample_survey",
+    "sample_weights",
 ];
 
 /// What a parameter is, as far as a launch can mistake it.

@@ -28,7 +28,7 @@ const ELEMENT_BLOCKS: usize = 1024;
 
 /// A parameter by value.
 #[derive(Clone, Copy)]
-struct Parameter {
+pub(super) struct Parameter {
     kind: Kind,
     /// The bytes of the value, from the first on.
     value: u64,
@@ -68,6 +68,7 @@ impl From<f32> for Parameter {
 macro_rules! parameters {
     ($($value:expr),* $(,)?) => { [$(Parameter::from($value)),*] };
 }
+pub(super) use parameters;
 
 /// A kernel's name by element type.
 macro_rules! by_type {
@@ -165,7 +166,7 @@ impl Launcher {
     ///
     /// # Safety
     /// - What the kernel reads and writes with these parameters and this grid lies in live memory, which nobody else writes meanwhile.
-    unsafe fn launch(
+    pub(super) unsafe fn launch(
         &self,
         name: &'static str,
         grid: [usize; 3],
@@ -212,6 +213,9 @@ impl Launcher {
             "ictus_kv_write_f32",
             "ictus_attention_decode_f32",
             "ictus_attention_prefill_f32",
+            "ictus_survey",
+            "ictus_weights",
+            "ictus_pick",
         ];
         names.into_iter().try_for_each(|name| kernels.get(&self.driver, name).map(|_| ()))
     }
@@ -568,11 +572,11 @@ fn chunks(shape: &AttentionShape, list: SpanList) -> usize {
 }
 
 /// A size as kernels take it.
-fn word(size: usize) -> Result<u32, BackendError> {
+pub(super) fn word(size: usize) -> Result<u32, BackendError> {
     u32::try_from(size)
         .map_err(|_| BackendError::Device { reason: format!("a size of {size} is too large for a kernel") })
 }
 
-fn check(name: &str, fits: bool) -> Result<(), BackendError> {
+pub(super) fn check(name: &str, fits: bool) -> Result<(), BackendError> {
     if fits { Ok(()) } else { Err(BackendError::Device { reason: format!("{name}: the shapes do not agree") }) }
 }

@@ -4,7 +4,7 @@
 //! mod       the operations: shapes to launches, and what goes to and from the host
 //! probe     whether there is a device, and why not
 //! kernels   PTX texts; what they declare
-//! launch    one checked function per kernel
+//! launch    one checked function per kernel;  pick  those that pick tokens
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk
 //! driver    memory, copies, launches: the driver's library
 //! ```
@@ -20,13 +20,15 @@
 //!   Only block tables may grow, where sequences differ much in length.
 //!
 //! # Limits
-//! Heads of at most 256 dimensions, a multiple of 8. Exact arithmetic. Tokens are picked by the host, from rows that are read back.
+//! Heads of at most 256 dimensions, a multiple of 8. Exact arithmetic. Tokens of rows with a mask, a bias, penalties or log-probabilities are picked by
+//! the host, from rows that are read back.
 //!
 //! **Nobody has run this on a device.** It is tested on a driver that runs the kernels in a simulator (docs/cuda.md).
 
 mod driver;
 mod kernels;
 mod launch;
+mod pick;
 mod probe;
 mod spans;
 mod staging;
@@ -40,7 +42,7 @@ use self::driver::{At, Driver, Memory, Pinned};
 use self::launch::{Launcher, MOST_DIMS, PoolLayers, SEGMENT, SpanList, Weights};
 use self::spans::SpanLists;
 use self::staging::{HALF_BYTES, Staging};
-use super::{AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, RopeTable, Span};
+use super::{AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, Picked, PlainPick, RopeTable, Span};
 use crate::checkpoint::RopePairing;
 use crate::tensor::{DType, Tensor, dequantise_row};
 
@@ -68,6 +70,8 @@ pub struct CudaBackend {
     back: RefCell<Pinned>,
     /// Rows while the host changes them, and angles.
     host: RefCell<Vec<f32>>,
+    /// How rows are picked from, and what came of it.
+    words: RefCell<Vec<u32>>,
     /// What an operation works in: states of segments, rows on their way, tokens on theirs.
     scratch: RefCell<Memory>,
     /// What went wrong first.
@@ -136,6 +140,7 @@ impl CudaBackend {
             loose: RefCell::new(SpanLists::new(&driver, TABLE_WORDS)?),
             back: RefCell::new(driver.pinned(READ_BYTES)?),
             host: RefCell::default(),
+            words: RefCell::default(),
             scratch: RefCell::new(driver.memory(0)?),
             failure: RefCell::default(),
             launcher: Launcher::new(driver),
@@ -461,7 +466,38 @@ impl Backend for CudaBackend {
         }
     }
 
-    /// All rows are read, changed one after another, and written back.
+    /// As many rows at once as the scratch has room for.
+    fn pick_rows(&self, logits: &Buffer, picks: &[Option<PlainPick>], out: &mut [Picked]) -> Result<(), BackendError> {
+        out.fill(Picked::NotServed);
+        let scratch: At<u32> = self.scratch.borrow().at();
+        let at_once = pick::rows_at_once(scratch.len(), logits.width).min(picks.len());
+        if at_once == 0 || !picks.iter().flatten().any(pick::serves) {
+            return Ok(());
+        }
+        self.attempt(|| {
+            let mut words = self.words.borrow_mut();
+            for ((piece, picks), out) in picks.chunks(at_once).enumerate().zip(out.chunks_mut(at_once)) {
+                if !picks.iter().flatten().any(pick::serves) {
+                    continue;
+                }
+                pick::words_of(picks, &mut words);
+                let list = self.list(&words)?;
+                let rows = logits.values().from(piece * at_once * logits.width);
+                let results = self.launcher.pick(rows, list, [picks.len(), logits.width], scratch)?;
+                words.clear();
+                words.resize(3 * picks.len(), 0);
+                self.read_back(results.words.cast(), bytemuck::cast_slice_mut(&mut words))?;
+                for (row, (pick, out)) in picks.iter().zip(out).enumerate() {
+                    if pick.as_ref().is_some_and(pick::serves) {
+                        *out = results.of(&words, row);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// All rows are read and changed one after another; the changes stay on the host.
     fn each_row(&self, x: &mut Buffer, f: EachRow<'_>) -> Result<(), BackendError> {
         if x.rows == 0 || x.width == 0 {
             return Ok(());
@@ -471,7 +507,7 @@ impl Backend for CudaBackend {
             host.resize(x.rows * x.width, 0.0);
             self.read_back(x.values().cast(), bytemuck::cast_slice_mut(&mut host))?;
             host.chunks_exact_mut(x.width).enumerate().for_each(|(row, values)| f(0, row, values));
-            self.staging.borrow_mut().fill(self.driver(), x.values().cast(), bytemuck::cast_slice(&host))
+            Ok(())
         })
     }
 
