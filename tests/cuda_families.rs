@@ -273,7 +273,8 @@ fn cuda_tokens_are_those_that_the_host_picks_from_the_same_rows() {
             if i % 2 == 0 {
                 assert_eq!(mixed.as_slice()[i], Answer::Picked(expected), "{request:?}");
             } else {
-                assert_eq!(bits(mixed.row(i).expect("a row")), bits(row));
+                // Every other feed has a row.
+                assert!(bits(mixed.row(i / 2).expect("a row")) == bits(row), "{request:?}");
             }
         }
     }
