@@ -1,12 +1,14 @@
-//! What a run costs beside the model: 32 sequences decode one token each over a runtime whose step is free.
+//! What the facade costs beside the model: 32 sequences decode one token each over a runtime whose step is free; and how soon somebody who
+//! waits for room is awake.
 //!
 //! `cargo bench --bench facade`. The batch is built outside the measured time, as a host would keep it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use ictus::executor::Executor;
-use ictus::facade::{Admission, Chunk, Core, CoreOptions, Logits, ModelExecutor, Row, Seq, Work};
+use ictus::facade::{Admission, Chunk, Core, CoreOptions, Domain, End, Logits, ModelExecutor, Row, Seq, Work};
 use ictus::runtime::Runtime;
 use ictus::testing::{FreePagedRuntime, FreeRuntime};
 
@@ -63,5 +65,34 @@ fn run_decodes(criterion: &mut Criterion) {
     measure(criterion, "block tables", || FreePagedRuntime::new(64, 64 * 256, 16).expect("tables"));
 }
 
-criterion_group!(benches, run_decodes);
+/// From the close that frees a slot to the thread that waited for one, awake.
+fn wake_up(criterion: &mut Criterion) {
+    let core = Core::new(Executor::new(FreePagedRuntime::new(64, 64, 16).expect("tables")), CoreOptions::default());
+    let executor = core.expect("the options are legal").executor();
+    let mut group = criterion.benchmark_group("facade: from a close to who waited");
+    group.bench_function("thread", |bencher| {
+        bencher.iter_custom(|rounds| {
+            let mut sum = Duration::ZERO;
+            for _ in 0..rounds {
+                let held = executor.admit(&Admission::of(&PROMPT, 16)).expect("there is room");
+                let ticket = executor.capacity().now().watching(Domain::Slots.bit());
+                let wait = executor.capacity().wait(ticket).expect("it can be waited for");
+                let waiting = std::thread::spawn(move || {
+                    let news = wait.block(None).expect("nobody closes it");
+                    assert!(news.is_some());
+                    Instant::now()
+                });
+                // Until it sleeps: a wait that finds news is another question.
+                std::thread::sleep(Duration::from_micros(200));
+                let closed = Instant::now();
+                executor.close(held, End::Cancelled).expect("it is open");
+                sum += waiting.join().expect("it ends").saturating_duration_since(closed);
+            }
+            sum
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, run_decodes, wake_up);
 criterion_main!(benches);

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use ictus::facade::{Admission, Chunk, CoreOptions, Logits, Out, Row, Seq, Work};
+use ictus::capacity::DeviceAccount;
+use ictus::facade::{Admission, Chunk, CoreBounds, CoreError, CoreOptions, Logits, Out, Row, Seq, Work};
 use ictus::record::constant::sampling;
 use ictus::ring::Rings;
 use ictus::testing::Harness;
-use ictus::{Model, ModelOptions};
+use ictus::{Error, Model, ModelOptions};
 
 fn model() -> Model {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/ictus-tiny.gguf");
@@ -110,4 +111,35 @@ fn rows_of_runs_are_those_of_ticks() {
     executor.run(&[Work::Verify { seq: *seq, at: start, tokens: fed, logits: &greedy }], &mut rows).expect("room");
     assert_eq!(rows[0].out, Ok(Out::Tokens(said[said.len() - 9..].to_vec())));
     core.inspect(|executor| executor.audit()).expect("the engine is sound");
+}
+
+/// weights and tables are bytes of the core like its pool, in its own books and in the account that it shares.
+#[test]
+fn weights_count_in_the_books_of_a_core() {
+    let model = model();
+    let plan = model.memory_plan().expect("it fits 64 bits");
+    let static_bytes = plan.total_bytes() - plan.kv_pool_bytes;
+    let alone = model.core(CoreOptions::default()).expect("a core").executor();
+    let memory = alone.capacity().memory();
+    memory.check().expect("the level of memory holds together");
+    assert_eq!((memory.static_bytes, alone.info().static_bytes), (static_bytes, static_bytes));
+    assert_eq!(memory.own_claimed, static_bytes + memory.blocks_total * memory.block_size);
+    let engine = model.engine().expect("an engine");
+    assert_eq!(engine.capacity().expect("it counts here").memory().own_claimed, memory.own_claimed);
+    let account = DeviceAccount::new(2 * memory.own_claimed);
+    let shared = CoreBounds { account: Some(account.clone()), ..CoreBounds::default() };
+    let two = [0, 1].map(|_| model.core_within(CoreOptions::default(), &shared).expect("it fits"));
+    assert_eq!(account.claimed(), 2 * memory.own_claimed);
+    let device = two[0].executor().capacity().memory();
+    assert_eq!(
+        (device.device_claimed, device.usable, device.own_claimed),
+        (account.claimed(), account.usable(), memory.own_claimed)
+    );
+    for bounds in [shared.clone(), CoreBounds { budget_bytes: memory.own_claimed - 1, ..CoreBounds::default() }] {
+        let refused = model.core_within(CoreOptions::default(), &bounds).map(drop);
+        assert!(matches!(refused, Err(Error::Core(CoreError::Memory))), "{refused:?}");
+    }
+    assert_eq!(account.claimed(), 2 * memory.own_claimed, "a core that is not made claims nothing");
+    drop(two);
+    assert_eq!(account.claimed(), 0);
 }

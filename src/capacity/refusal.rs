@@ -98,6 +98,17 @@ impl Blocked {
         self.shortfalls().iter().find(|entry| entry.domain == domain)
     }
 
+    /// Whether a batch that was refused with this may be tried once more without waiting, because the call grew something it needs.
+    ///
+    /// `used`: the proof that was used last for any of its sequences, 0 at first; set when the answer is yes.
+    pub fn may_retry(&self, used: &mut u64) -> bool {
+        let newer = self.grew > *used;
+        if newer {
+            *used = self.grew;
+        }
+        newer
+    }
+
     /// A narrower width to try instead of `tokens`, or none for a width of one.
     ///
     /// A pure function of the evidence: at least 1, at most three quarters of `tokens`, and as much narrower as the shortest domain is short.
@@ -139,6 +150,21 @@ pub enum Feature {
     Items,
     /// So many tokens in a batch.
     Tokens,
+}
+
+impl Feature {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Mixed,
+        Self::Verify,
+        Self::Truncate,
+        Self::GreedyDevice,
+        Self::Grow,
+        Self::Export,
+        Self::Reuse,
+        Self::Items,
+        Self::Tokens,
+    ];
 }
 
 /// What was wrong with a call; it had no effect.

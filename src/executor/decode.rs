@@ -67,7 +67,8 @@ fn set_up<R: Runtime>(jobs: &mut [Job], yielded: bool, run: &mut Run<'_, R>) -> 
             run.fault(job.lane, code);
             continue;
         }
-        let cut = yielded && lane.committed_len() < lane.prompt_len();
+        // A prompt that was cut short for want of workspace ends before its lane may decode.
+        let cut = lane.committed_len() < lane.prefill_end() || (yielded && lane.committed_len() < lane.prompt_len());
         job.active = job.grant_left > 0 && !cut;
         if job.active && !lane.recipe().is_host() {
             load.lanes += 1;

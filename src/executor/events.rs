@@ -56,10 +56,10 @@ impl Events {
         self.logprobs.clear();
     }
 
-    /// Notes prompt tokens that were not run (T-84, T-91).
-    pub(super) fn drop_chunk(&mut self, lane_tag: u64, tokens: u32) {
+    /// Notes prompt tokens that were not run (T-84, T-91), and what was short of the engine's own for them.
+    pub(super) fn drop_chunk(&mut self, lane_tag: u64, tokens: u32, reason: u32) {
         let kind = shed_kind::PREFILL_CHUNK;
-        self.shed_entries.push(ShedEntry { lane_tag, kind, reason: 0, bytes: 0, tokens: tokens.into() });
+        self.shed_entries.push(ShedEntry { lane_tag, kind, reason, bytes: 0, tokens: tokens.into() });
     }
 
     /// Notes state that the cache lost: `lane_tag` is that of the admit that it went for, or 0 (T-74, T-76).

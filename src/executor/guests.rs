@@ -116,6 +116,11 @@ impl<R: Runtime> State<R> {
     }
 
     pub(super) fn work_off(&mut self, chores: &mut Vec<Chore>) {
+        if self.broken {
+            // What a broken runtime holds ends with it; the ledger has been told.
+            chores.clear();
+            return;
+        }
         let mut left_behind = false;
         for chore in chores.drain(..) {
             match chore {
@@ -265,6 +270,11 @@ impl<R: Runtime> Executor<R> {
         let outcome = self.state.runtime.step(feeds, answers);
         self.state.broken = outcome == Err(RuntimeError::Fatal);
         outcome
+    }
+
+    /// What the runtime was doing was left half done: nothing runs any more.
+    pub(crate) fn break_down(&mut self) {
+        self.state.broken = true;
     }
 
     /// Exchanges the events of the last tick.

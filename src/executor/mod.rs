@@ -53,7 +53,7 @@
 //! | `state.rs`, `events.rs` | what a tick leaves behind |
 //! | `spaces.rs`, `transfers.rs` | what each kind of state allows; state operations at work |
 //! | `trace.rs` | what a timeline is told |
-//! | `capacity.rs` | what the one coordinator is told |
+//! | `capacity.rs`, `workspace.rs` | what the one coordinator is told; what steps are charged |
 //! | `adapters.rs`, `capability.rs` | adapters by lane; what the engine says it can do |
 //! | `engine/`, `inspect.rs` | the surface to the host, a file per area; the surface to tests |
 //!
@@ -106,6 +106,7 @@ mod trace;
 mod transfers;
 mod validate;
 mod verify;
+mod workspace;
 
 use std::time::Instant;
 
@@ -265,6 +266,12 @@ impl<R: Runtime> Executor<R> {
     pub fn with_ledger(mut self, ledger: Ledger) -> Self {
         self.state.ledger = ledger;
         self.state.restate(&coordinator::NOTHING, 0);
+        self
+    }
+
+    /// Charges every step so many bytes of workspace, and so many for each of its tokens.
+    pub fn charging_workspace(mut self, step_bytes: u64, token_bytes: u64) -> Self {
+        self.state.workspace = workspace::WorkspaceCost { step_bytes, token_bytes };
         self
     }
 

@@ -53,7 +53,7 @@ pub(super) fn prefill<'s, R: Runtime>(mut settled: Settled<'s>, run: &mut Run<'_
         let started = Instant::now();
         for chunk in settled.chunks.iter().filter(|chunk| chunk.cut > 0) {
             let tag = settled.parties.get(chunk.party).ok_or(Fatal)?.tag;
-            run.events.drop_chunk(tag, chunk.cut);
+            run.events.drop_chunk(tag, chunk.cut, chunk.short_of);
         }
         let tokens;
         (tokens, yielded) = run_chunks(&mut settled, run)?;
@@ -91,7 +91,7 @@ fn run_chunks<R: Runtime>(settled: &mut Settled<'_>, run: &mut Run<'_, R>) -> Re
         let Run { state, rings, events, .. } = &mut *run;
         let mut rest = unrun(settled, cursor, &state.lanes).peekable();
         if rest.peek().is_some() && rings.yield_requested() {
-            rest.for_each(|(tag, left)| events.drop_chunk(tag, left));
+            rest.for_each(|(tag, left)| events.drop_chunk(tag, left, 0));
             return Ok((tokens, true));
         }
     }

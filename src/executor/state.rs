@@ -28,6 +28,7 @@ use super::spaces;
 use super::speculation::Speculation;
 use super::tags::TagSet;
 use super::transfers::Transfers;
+use super::workspace::WorkspaceCost;
 use crate::capacity::{Ledger, Woken};
 use crate::grammar::{Grammars, SharedCompiler};
 use crate::identity::{CompatInput, compat_identity};
@@ -88,6 +89,8 @@ pub(super) struct State<R> {
     pub(super) spaces: Vec<StateSpaceDesc>,
     /// State operations and what they leave behind.
     pub(super) transfers: Transfers,
+    /// What steps are charged.
+    pub(super) workspace: WorkspaceCost,
     /// A fatal tick happened: every later call answers `Fatal`.
     pub(super) broken: bool,
 }
@@ -249,6 +252,7 @@ impl<R: Runtime> State<R> {
             speculation: Speculation::none(),
             spaces,
             transfers: Transfers::default(),
+            workspace: WorkspaceCost::default(),
             broken: false,
             descriptor,
         }

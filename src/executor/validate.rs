@@ -15,6 +15,7 @@ use super::plan::{Decoded, Entry, Party, Standing};
 use super::speculation::Speculation;
 use super::state::State;
 use super::tags::TagSet;
+use crate::capacity::Domain;
 use crate::prefix::LeaseSource;
 use crate::record::constant::{sampling, tick_flag};
 use crate::record::{LaneAdmit, LaneCommit, LaneDecode, LanePrefill, LaneRetire, Status};
@@ -68,6 +69,8 @@ pub(super) struct Chunk {
     pub(super) party: usize,
     pub(super) take: u32,
     pub(super) cut: u32,
+    /// What the engine was short of where it was not the plan's budget, by [`Domain::code`].
+    pub(super) short_of: u32,
 }
 
 /// Lists that are filled anew by every plan.
@@ -126,7 +129,7 @@ pub(super) fn validate<'s, R: Runtime>(
         budget -= take;
         let ignored = party(plan.parties, prefill.party)?.rejected;
         let cut = if ignored { 0 } else { prefill.record.token_count - take };
-        buffers.chunks.push(Chunk { party: prefill.party, take, cut });
+        buffers.chunks.push(Chunk { party: prefill.party, take, cut, short_of: 0 });
     }
     for decode in plan.decodes {
         check_decode(decode, plan.parties)?;
@@ -135,6 +138,7 @@ pub(super) fn validate<'s, R: Runtime>(
         check_retire(retire, plan.parties, state)?;
     }
     check_transfers(&plan, &buffers.seeds, state)?;
+    fit_workspace(&mut buffers.chunks, plan.decodes.len() as u64, state);
     let prompts = Prompts { tokens: &buffers.tokens, ranges: &buffers.ranges };
     Ok(Valid {
         plan,
@@ -328,6 +332,22 @@ fn check_prefill(prefill: &Entry<LanePrefill>, parties: &mut [Party], budget_lef
     let take = record.token_count.min(budget_left);
     standing.prefilled += u64::from(take);
     Ok(take)
+}
+
+/// Cuts prompts, the last one first, to what the workspace has room for; a lane whose prompt is cut does not decode in this tick.
+fn fit_workspace<R: Runtime>(chunks: &mut [Chunk], decodes: u64, state: &State<R>) {
+    let Some(room) = state.workspace.prompt_tokens(&state.ledger, decodes) else { return };
+    let planned = chunks.iter().fold(0, |sum: u64, chunk| sum + u64::from(chunk.take));
+    let mut over = planned.saturating_sub(room);
+    for chunk in chunks.iter_mut().rev() {
+        let given = u32::try_from(over).unwrap_or(u32::MAX).min(chunk.take);
+        if given > 0 {
+            chunk.take -= given;
+            chunk.cut += given;
+            chunk.short_of = Domain::Workspace.code();
+            over -= u64::from(given);
+        }
+    }
 }
 
 /// One decode (T-50 .. T-54). A grant of 0 is legal for a lane that is not HOST (T-55).

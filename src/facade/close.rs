@@ -151,32 +151,23 @@ impl<R: Runtime> Shared<R> {
             while table.closed.is_none() {
                 table = self.landed.wait(table).unwrap_or_else(PoisonError::into_inner);
             }
-            return table.closed.ok_or(Refusal::bad(Bad::Closed));
+            return table.closed.unwrap_or(Err(Refusal::bad(Bad::Closed)));
         }
         table.closing = true;
         drop(table);
         // Whoever waits learns of it now, not when the last run has ended.
         self.ledger.close();
-        let mut freed = NOTHING;
-        let mut pending = false;
         let mut table = self.table();
+        let mut all = Ok((NOTHING, false));
         loop {
-            for seq in table.names() {
-                let idle =
-                    table.find(seq).ok().filter(|&at| table.slots.get(at).is_some_and(|s| s.phase != Phase::InFlight));
-                if let Some(at) = idle {
-                    let (receipt, woken) = self.let_go(&mut table, at, false)?;
-                    pending |= receipt.pending;
-                    freed.iter_mut().zip(receipt.freed).for_each(|(sum, more)| *sum += more);
-                    drop(woken);
-                }
-            }
+            all = all.and_then(|sums| self.let_all_go(&mut table, sums));
             if table.in_flight == 0 {
                 break;
             }
             table = self.landed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
-        let receipt = Receipt { freed, gained: NOTHING, decoding: false, pending, at: self.capacity.now() };
+        let at = self.capacity.now();
+        let receipt = all.map(|(freed, pending)| Receipt { freed, gained: NOTHING, decoding: false, pending, at });
         table.closed = Some(receipt);
         drop(table);
         self.landed.notify_all();
@@ -185,6 +176,21 @@ impl<R: Runtime> Shared<R> {
         let woken = turn.executor.settle_guests(&NOTHING, 0);
         drop(turn);
         drop(woken);
-        Ok(receipt)
+        receipt
+    }
+
+    /// Ends all sequences that no run has; what that freed, and whether something is still held, added to `sums`.
+    fn let_all_go(&self, table: &mut Table, sums: (Units, bool)) -> Result<(Units, bool), Refusal> {
+        let (mut freed, mut pending) = sums;
+        for seq in table.names() {
+            let idle = |&at: &usize| table.slots.get(at).is_some_and(|slot| slot.phase != Phase::InFlight);
+            let Some(at) = table.find(seq).ok().filter(idle) else { continue };
+            let (receipt, woken) = self.let_go(table, at, false)?;
+            pending |= receipt.pending;
+            freed.iter_mut().zip(receipt.freed).for_each(|(sum, more)| *sum += more);
+            // Nobody waits any more.
+            drop(woken);
+        }
+        Ok((freed, pending))
     }
 }

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! One engine, one pool, one ledger; two facades.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -24,9 +25,9 @@ pub struct CoreOptions {
     pub max_items: u32,
     /// Tokens of one batch of several items; 0 is one longest sequence and an item of each other.
     pub max_batch_tokens: u64,
-    /// Bytes of workspace that every batch is charged.
+    /// Bytes of workspace that every batch is charged, and every tick.
     pub workspace_bytes: u64,
-    /// Bytes of workspace that a batch is charged per token.
+    /// Bytes of workspace that a batch is charged per token, and a tick per prompt token and per lane that decodes.
     pub workspace_token_bytes: u64,
     /// Bytes that are there whatever is admitted; for [`Info`].
     pub static_bytes: u64,
@@ -57,6 +58,17 @@ pub enum CoreError {
         /// Most that the runtime takes.
         most: u32,
     },
+    /// More workspace than can be installed.
+    #[error("{bytes} bytes of workspace installed, at most {most} can be")]
+    Arena {
+        /// Bytes installed at first.
+        bytes: u64,
+        /// Most that can be installed.
+        most: u64,
+    },
+    /// What a core has installed does not fit.
+    #[error("what the core has installed exceeds its budget, or what the account has left")]
+    Memory,
     /// The runtime has no vocabulary, or no room for a token.
     #[error("the runtime serves no token")]
     Empty,
@@ -105,6 +117,10 @@ pub(super) struct Submission<R> {
     pub(super) workshop: Workshop,
 }
 
+/// The runtime panicked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Panicked;
+
 /// What of the runtime decides how items are stepped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traits {
@@ -141,7 +157,8 @@ impl<R: Runtime + Send + 'static> Core<R> {
             vocab: descriptor.vocab_size,
             block: u64::from(descriptor.cell_granule_tokens.max(1)),
         };
-        let mut executor = executor.waking_later();
+        let mut executor =
+            executor.waking_later().charging_workspace(options.workspace_bytes, options.workspace_token_bytes);
         let ledger = executor.ledger().clone();
         let capacity = ledger.capacity().clone();
         let info = describe(&descriptor, &options, &traits, &ledger);
@@ -203,6 +220,24 @@ impl<R: Runtime> Shared<R> {
         turn
     }
 
+    /// Work on the engine that may run code of the runtime: one that panics is broken from then on, and nothing runs any more.
+    ///
+    /// # Errors
+    /// It panicked; what it was changing is half changed.
+    pub(super) fn contain<T>(
+        &self,
+        inside: &mut Submission<R>,
+        work: impl FnOnce(&mut Submission<R>) -> T,
+    ) -> Result<T, Panicked> {
+        catch_unwind(AssertUnwindSafe(|| work(inside))).map_err(|payload| {
+            // Dropping a payload runs code of whoever panicked, which may panic again.
+            std::mem::forget(payload);
+            inside.executor.break_down();
+            self.broken.store(true, Ordering::Release);
+            Panicked
+        })
+    }
+
     /// Does the chores now if nobody submits; whoever does so will.
     pub(super) fn tidy(&self) {
         if let Some(mut turn) = self.submission.try_enter() {
@@ -218,6 +253,11 @@ impl<R: Runtime> Shared<R> {
             return Err(Refusal::bad(Bad::Closed));
         }
         if self.broken.load(Ordering::Acquire) { Err(Refusal::bad(Bad::Poisoned)) } else { Ok(()) }
+    }
+
+    /// Refuses a call from inside a step, as in a callback: it would wait for the step that waits for it.
+    pub(super) fn check_outside(&self) -> Result<(), Refusal> {
+        if self.submission.is_entered_here() { Err(Refusal::bad(Bad::Busy)) } else { Ok(()) }
     }
 
     fn state(&self) -> CoreState {
@@ -246,7 +286,7 @@ impl<R: Runtime + Send + 'static> ModelExecutor for Shared<R> {
     }
 
     fn prepare(&self) -> Result<(), Refusal> {
-        self.warm_up().inspect_err(|refusal| self.counters.refused(refusal))
+        self.check_outside().and_then(|()| self.warm_up()).inspect_err(|refusal| self.counters.refused(refusal))
     }
 
     fn admit(&self, admission: &Admission<'_>) -> Result<Seq, Refusal> {
@@ -254,7 +294,9 @@ impl<R: Runtime + Send + 'static> ModelExecutor for Shared<R> {
     }
 
     fn grow(&self, blocked: Blocked) -> Result<Receipt, Refusal> {
-        self.grow_once(&blocked).inspect_err(|refusal| self.counters.refused(refusal))
+        self.check_outside()
+            .and_then(|()| self.grow_once(&blocked))
+            .inspect_err(|refusal| self.counters.refused(refusal))
     }
 
     fn reserve(&self, work: &[Work<'_>], fit: Fit) -> Result<Receipt, Refusal> {
@@ -262,7 +304,9 @@ impl<R: Runtime + Send + 'static> ModelExecutor for Shared<R> {
     }
 
     fn run(&self, work: &[Work<'_>], rows: &mut Vec<Row>) -> Result<(), Refusal> {
-        self.run_batch(work, rows).inspect_err(|refusal| self.counters.refused(refusal))
+        self.check_outside()
+            .and_then(|()| self.run_batch(work, rows))
+            .inspect_err(|refusal| self.counters.refused(refusal))
     }
 
     fn frontier(&self, seq: Seq) -> Result<usize, Refusal> {
@@ -286,7 +330,7 @@ impl<R: Runtime + Send + 'static> ModelExecutor for Shared<R> {
     }
 
     fn shutdown(&self) -> Result<Receipt, Refusal> {
-        self.end_all()
+        self.check_outside().and_then(|()| self.end_all())
     }
 }
 

@@ -1,7 +1,11 @@
 #![forbid(unsafe_code)]
 //! One bounded attempt to grow (X-29 .. X-33).
 //!
-//! What can grow is the workspace: the memory that rows of a batch lie in. The pool of pages is made with its runtime.
+//! What can grow is the workspace: the memory that rows of a batch lie in. The pool of pages is made with its runtime, in one extent.
+//!
+//! # Limits
+//! Reclaiming idle memory first finds nothing here: the only arena is the one to be grown, which is not taken from the demand that
+//! needs it, and the pool has no extent that could go alone.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +18,12 @@ impl<R: Runtime> Shared<R> {
         let seen = self.capacity.now();
         let missing = self.ledger.missing(blocked)?;
         if missing == NOTHING {
-            // Somebody else has grown it.
+            // Somebody else has grown it, which its ticket shows. Where it does not, the evidence is not ours: whoever is told to try again then
+            // would do so for ever.
+            if !self.capacity.changed(&blocked.ticket)? {
+                self.counters.doubts.fetch_add(1, Ordering::Relaxed);
+                return Err(Refusal::Blocked(Blocked::on(Remedy::Wait, blocked.shortfalls(), &seen)));
+            }
             return Ok(Receipt { freed: NOTHING, gained: NOTHING, decoding: false, pending: false, at: seen });
         }
         let bytes = missing[Domain::Workspace.index()];

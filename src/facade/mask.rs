@@ -71,7 +71,7 @@ impl TokenMask {
 mod tests {
     use super::*;
 
-    /// XS-51: an edit reaches nobody else; the content restored is the hash restored; a hash alone is no content.
+    /// X-50, XS-51: an edit reaches nobody else; the content restored is the hash restored; a hash alone is no content.
     #[test]
     fn xs_51_edits_copy_what_is_shared() {
         let mut edited = TokenMask::new([1, 0, 1, 1].as_slice());

@@ -43,7 +43,7 @@
 //! | file | what |
 //! |---|---|
 //! | `seq.rs`, `work.rs`, `mask.rs`, `info.rs`, `stats.rs` | the plain data of the surface |
-//! | `core.rs`, `turnstile.rs` | a core, and the order of its submissions |
+//! | `core.rs`, `bounds.rs`, `turnstile.rs` | a core, its bytes, and the order of its submissions |
 //! | `table.rs` | the sequences |
 //! | `admit.rs`, `close.rs`, `reserve.rs`, `grow.rs` | the calls, by area |
 //! | `run/` | one batch: checked, claimed, stepped, published |
@@ -62,6 +62,7 @@
 //! to `frees`; the ledger knows it after the next submission.
 
 mod admit;
+mod bounds;
 mod close;
 mod core;
 mod grow;
@@ -77,6 +78,7 @@ mod tick_host;
 mod turnstile;
 mod work;
 
+pub use self::bounds::CoreBounds;
 pub use self::core::{Core, CoreError, CoreOptions};
 pub use crate::capacity::{
     Bad, Blocked, Capacity, Domain, Feature, Lack, Memory, Receipt, Refusal, Remedy, Shortfall, Ticket, Units, Wait,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::core::Shared;
+use super::core::{Shared, Submission};
 use super::table::blocks;
 use super::work::{Fit, Work};
 use crate::capacity::{Bad, Demand, Domain, NOTHING, Receipt, Refusal, Remedy, Units};
@@ -58,23 +58,23 @@ impl<R: Runtime> Shared<R> {
         claim[Domain::Blocks.index()] = blocks(1, self.traits.block);
         self.ledger.claim(&Demand::of(claim), Remedy::Wait)?;
         let mut turn = self.submit();
-        let core = &mut *turn;
-        core.executor.make_room(1);
-        let outcome = match core.executor.make_guest(None) {
-            Ok(guest) => {
-                let feed = Feed { sequence: guest, input: Input::Tokens(&[0]), want: Want::LastRow };
-                let outcome = core.executor.step_guests(&[feed], &mut core.workshop.answers);
-                core.executor.free_guest(guest);
-                outcome
-            }
-            Err(_) => Ok(()),
-        };
+        let outcome = self.contain(&mut turn, Self::step_once).unwrap_or(Err(RuntimeError::Fatal));
         let broken = outcome == Err(RuntimeError::Fatal);
         self.broken.fetch_or(broken, Ordering::AcqRel);
         self.prepared.store(outcome.is_ok(), Ordering::Release);
-        let woken = core.executor.settle_guests(&claim, 0);
+        let woken = turn.executor.settle_guests(&claim, 0);
         drop(turn);
         drop(woken);
         if broken { Err(Refusal::bad(Bad::Poisoned)) } else { Ok(()) }
+    }
+
+    /// One token in a sequence that comes and goes.
+    fn step_once(core: &mut Submission<R>) -> Result<(), RuntimeError> {
+        core.executor.make_room(1);
+        let Ok(guest) = core.executor.make_guest(None) else { return Ok(()) };
+        let feed = Feed { sequence: guest, input: Input::Tokens(&[0]), want: Want::LastRow };
+        let outcome = core.executor.step_guests(&[feed], &mut core.workshop.answers);
+        core.executor.free_guest(guest);
+        outcome
     }
 }

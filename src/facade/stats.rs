@@ -238,7 +238,7 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// XS-69, the half of the statistics.
+    /// X-66, XS-69: the half of the statistics.
     #[test]
     fn xs_69_rates_without_samples_are_zero() {
         let counters = Counters::default();

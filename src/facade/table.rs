@@ -16,7 +16,7 @@
 //! - One lock holds all of it: the start of a run and a close of the same sequence have an order.
 
 use super::seq::Seq;
-use crate::capacity::{Bad, Receipt, Remedy};
+use crate::capacity::{Bad, Receipt, Refusal, Remedy};
 use crate::runtime::SeqHandle;
 
 /// What may be done with a sequence.
@@ -96,7 +96,7 @@ pub(super) struct Table {
     /// Shut down, or about to be.
     pub(super) closing: bool,
     /// What shutting down said.
-    pub(super) closed: Option<Receipt>,
+    pub(super) closed: Option<Result<Receipt, Refusal>>,
 }
 
 impl Table {

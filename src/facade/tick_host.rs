@@ -120,8 +120,12 @@ macro_rules! asked {
 
 impl<R: Runtime> Engine for TickHost<R> {
     fn tick(&mut self, plan: &TickPlan, memory: &dyn Memory, rings: &mut dyn Rings) -> Result<EventsView<'_>, Status> {
+        if self.core.submission.is_entered_here() {
+            return Err(Status::Busy);
+        }
         let mut turn = self.core.submit();
-        let ticked = turn.executor.tick(plan, memory, rings).map(|_| ());
+        let ticked = self.core.contain(&mut turn, |core| core.executor.tick(plan, memory, rings).map(|_| ()));
+        let ticked = ticked.unwrap_or(Err(Status::Fatal));
         if ticked.is_ok() {
             turn.executor.swap_events(&mut self.events);
         }

@@ -3,6 +3,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 /// A value that one thread at a time gets, first come, first served.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct Turnstile<T> {
 struct Line {
     drawn: u64,
     turn: u64,
+    /// Who has the turn.
+    holder: Option<ThreadId>,
 }
 
 impl<T> Turnstile<T> {
@@ -32,8 +35,14 @@ impl<T> Turnstile<T> {
         while line.turn != mine {
             line = self.moved.wait(line).unwrap_or_else(PoisonError::into_inner);
         }
+        line.holder = Some(std::thread::current().id());
         drop(line);
         Turn { stile: self, inside: Some(lock(&self.inside)) }
+    }
+
+    /// Whether this thread has the turn: it would wait for itself.
+    pub(super) fn is_entered_here(&self) -> bool {
+        lock(&self.line).holder == Some(std::thread::current().id())
     }
 
     /// A turn, if nobody has one or waits for one.
@@ -43,6 +52,7 @@ impl<T> Turnstile<T> {
             return None;
         }
         line.drawn += 1;
+        line.holder = Some(std::thread::current().id());
         drop(line);
         Some(Turn { stile: self, inside: Some(lock(&self.inside)) })
     }
@@ -86,6 +96,7 @@ impl<T> Drop for Turn<'_, T> {
         self.inside = None;
         let mut line = lock(&self.stile.line);
         line.turn += 1;
+        line.holder = None;
         if line.drawn != line.turn {
             self.stile.moved.notify_all();
         }
@@ -101,7 +112,7 @@ mod tests {
     fn turns_come_in_order_of_arrival() {
         let stile = Arc::new(Turnstile::new(Vec::new()));
         let first = stile.enter();
-        assert!(stile.try_enter().is_none());
+        assert!(stile.try_enter().is_none() && stile.is_entered_here());
         let mut threads = Vec::new();
         for number in 0..8 {
             let waiting = Arc::clone(&stile);
@@ -113,6 +124,6 @@ mod tests {
         drop(first);
         threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
         assert_eq!(*stile.enter(), (0..8).collect::<Vec<u64>>());
-        assert!(stile.try_enter().is_some());
+        assert!(stile.try_enter().is_some() && !stile.is_entered_here());
     }
 }

@@ -40,7 +40,7 @@ use crate::chat::{ChatError, ChatTemplate};
 use crate::checkpoint::{Checkpoint, ModelConfig, SamplingDefaults};
 use crate::engine::Engine;
 use crate::executor::{DraftModel, Executor, ExecutorOptions, capability_without_model};
-use crate::facade::{Core, CoreOptions};
+use crate::facade::{Core, CoreBounds, CoreOptions};
 use crate::grammar::SharedCompiler;
 
 use crate::runtime::{LazyVocabulary, ModelRuntime, PagedIdentity, PagedOptions, SharedWeights, Vocabulary};
@@ -149,20 +149,32 @@ impl Model {
     /// Memory could not be had, or the backend does not take a tensor. Nothing is kept.
     pub fn engine(&self) -> Result<Box<dyn Engine + Send>, Error> {
         match &self.inner.place {
-            Place::Cpu(weights) => Ok(self.engine_on(self.cpu_runtime(weights)?)),
+            Place::Cpu(weights) => self.engine_on(self.cpu_runtime(weights)?),
             #[cfg(feature = "cuda")]
-            Place::Cuda(weights) => Ok(self.engine_on(self.cuda_runtime(weights)?)),
+            Place::Cuda(weights) => self.engine_on(self.cuda_runtime(weights)?),
         }
     }
 
-    fn engine_on<B: Backend>(&self, runtime: ModelRuntime<B>) -> Box<dyn Engine + Send> {
-        Box::new(self.executor_on(runtime))
+    fn engine_on<B: Backend>(&self, runtime: ModelRuntime<B>) -> Result<Box<dyn Engine + Send>, Error> {
+        Ok(Box::new(self.executor_on(runtime, &CoreBounds::default())?))
     }
 
-    fn executor_on<B: Backend>(&self, runtime: ModelRuntime<B>) -> Executor<ModelRuntime<B>> {
-        let drafts = Box::new(DraftFiles::new(self.clone()));
+    fn executor_on<B: Backend>(
+        &self,
+        runtime: ModelRuntime<B>,
+        bounds: &CoreBounds,
+    ) -> Result<Executor<ModelRuntime<B>>, Error> {
         let executor = Executor::with_options(runtime, self.inner.executor.clone());
-        executor.with_draft_models(drafts).with_grammar_compiler(self.inner.grammars.clone())
+        let ledger = bounds.ledger(executor.limits(), self.static_bytes()?)?;
+        let drafts = Box::new(DraftFiles::new(self.clone()));
+        let executor = executor.with_ledger(ledger).with_draft_models(drafts);
+        Ok(executor.with_grammar_compiler(self.inner.grammars.clone()))
+    }
+
+    /// What an engine takes beside its pool: weights, activations, tables.
+    fn static_bytes(&self) -> Result<u64, Error> {
+        let plan = self.memory_plan()?;
+        Ok(plan.total_bytes().saturating_sub(plan.kv_pool_bytes))
     }
 
     /// A core of its own, over the shared weights: a [`ModelExecutor`](crate::facade::ModelExecutor) for a host that owns its scheduler,
@@ -171,8 +183,21 @@ impl Model {
     /// # Errors
     /// As [`Model::engine`], an option out of range, and `NoDevice` for a model that was opened on another device.
     pub fn core(&self, options: CoreOptions) -> Result<Core<ModelRuntime<CpuBackend>>, Error> {
+        self.core_within(options, &CoreBounds::default())
+    }
+
+    /// As [`Model::core`], within bounds, and counted with other cores where they share an account. Weights that cores of one model share are
+    /// counted in each.
+    ///
+    /// # Errors
+    /// As [`Model::core`], and what is installed does not fit the bounds.
+    pub fn core_within(
+        &self,
+        options: CoreOptions,
+        bounds: &CoreBounds,
+    ) -> Result<Core<ModelRuntime<CpuBackend>>, Error> {
         match &self.inner.place {
-            Place::Cpu(weights) => self.core_on(self.cpu_runtime(weights)?, options),
+            Place::Cpu(weights) => self.core_on(self.cpu_runtime(weights)?, options, bounds),
             #[cfg(feature = "cuda")]
             Place::Cuda(_) => Err(place::no_device("the model was opened on a CUDA device").into()),
         }
@@ -184,9 +209,22 @@ impl Model {
     /// As there.
     #[cfg(feature = "cuda")]
     pub fn cuda_core(&self, options: CoreOptions) -> Result<Core<ModelRuntime<CudaBackend>>, Error> {
+        self.cuda_core_within(options, &CoreBounds::default())
+    }
+
+    /// As [`Model::core_within`], of a model that was opened on a CUDA device.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(feature = "cuda")]
+    pub fn cuda_core_within(
+        &self,
+        options: CoreOptions,
+        bounds: &CoreBounds,
+    ) -> Result<Core<ModelRuntime<CudaBackend>>, Error> {
         match &self.inner.place {
             Place::Cpu(_) => Err(place::no_device("the model was opened on the processor").into()),
-            Place::Cuda(weights) => self.core_on(self.cuda_runtime(weights)?, options),
+            Place::Cuda(weights) => self.core_on(self.cuda_runtime(weights)?, options, bounds),
         }
     }
 
@@ -194,10 +232,15 @@ impl Model {
         &self,
         runtime: ModelRuntime<B>,
         options: CoreOptions,
+        bounds: &CoreBounds,
     ) -> Result<Core<ModelRuntime<B>>, Error> {
-        let plan = self.memory_plan()?;
-        let static_bytes = plan.total_bytes().saturating_sub(plan.kv_pool_bytes);
-        Ok(Core::new(self.executor_on(runtime), CoreOptions { static_bytes, ..options })?)
+        let static_bytes = self.static_bytes()?;
+        Ok(Core::new(self.executor_on(runtime, bounds)?, CoreOptions { static_bytes, ..options })?)
+    }
+
+    /// Where its engines run.
+    pub fn device(&self) -> Device {
+        self.inner.options.device
     }
 
     /// A drafter over a runtime of its own; `reserved_bytes` is what it takes.

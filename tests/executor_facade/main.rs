@@ -4,10 +4,13 @@
 //! ([`host::text`]), and whatever disturbs a sequence shows in its next token.
 
 mod admission;
+mod bent;
 mod endings;
+mod growth;
 mod host;
 mod mixed;
 mod output;
 mod overload;
+mod panics;
 mod runs;
 mod scheduler;

@@ -108,7 +108,7 @@ fn xs_52_verified_rows_are_those_of_decodes() {
     }
 }
 
-/// a step that fails before anything moved leaves every sequence as it was.
+/// a step that fails before anything moved leaves every sequence as it was.
 #[test]
 fn xs_59_fault_of_a_step_leaves_sequences_intact() {
     let host = Host::with(Executor::new(pool_with(16, 8, |_| {})), CoreOptions::default());

@@ -14,7 +14,7 @@ mod random;
 
 use random::Random;
 
-/// Every request ends with the bits of a run alone; nobody probes without news; what was there is there again.
+/// every request ends with the bits of a run alone; nobody probes without news; what was there is there again.
 #[test]
 fn xs_64_overload_beside_ticks_loses_nothing() {
     let mut random = Random::new("overload");

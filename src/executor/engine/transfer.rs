@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use crate::capacity::{Demand, Domain, NOTHING, Remedy};
 use crate::engine::{ExportSize, OpHandle};
 use crate::executor::Executor;
 use crate::executor::sequences::Owner;
@@ -247,6 +248,14 @@ impl<R: Runtime> State<R> {
         owned && !self.transfers.claims(sequence)
     }
 
+    /// Whether so many bytes of state may leave for the host's memory.
+    fn has_room_out(&self, bytes: u64) -> bool {
+        let mut units = NOTHING;
+        units[Domain::HostExport.index()] = bytes;
+        // What is retained is told at the end of this call, and nobody else exports in it.
+        self.ledger.check(&Demand::of(units), Remedy::Wait).is_ok()
+    }
+
     /// Starts an export that was checked but for its sizing (S-63, S-64).
     #[expect(clippy::too_many_arguments, reason = "an operation is all of this")]
     fn start_export(
@@ -276,14 +285,25 @@ impl<R: Runtime> State<R> {
             end: range.end,
             encoding,
         };
+        let token_bytes = self.runtime.payload_token_bytes(encoding).ok_or(Status::Unsupported)?;
+        let next = range.start;
         let mut sealed = Vec::new();
+        if !self.has_room_out(bytes) {
+            // The host counts these bytes: what does not fit is an operation that failed, and no engine that is short.
+            self.transfers.sizings.consume(sequence, space.id, key);
+            let work = Work::Export { sealed, checksum: self.new_checksum(), release };
+            let job = Job { sequence, space: space.id, seal, range, token_bytes, next, begun: true, work };
+            let op = self.transfers.ops.submit(job);
+            if let Some(job) = self.transfers.ops.take_job(op) {
+                self.abandon(op, job, Some(Status::RejectBudget));
+            }
+            return Ok(op);
+        }
         let room = usize::try_from(bytes).map_err(|_| Status::NeedsReplan)?;
         sealed.try_reserve_exact(room).map_err(|_| Status::NeedsReplan)?;
         sealed.resize(HEADER_BYTES, 0);
         self.transfers.sizings.consume(sequence, space.id, key);
-        let token_bytes = self.runtime.payload_token_bytes(encoding).ok_or(Status::Unsupported)?;
         let work = Work::Export { sealed, checksum: self.new_checksum(), release };
-        let next = range.start;
         let job = Job { sequence, space: space.id, seal, range, token_bytes, next, begun: true, work };
         let op = self.transfers.ops.submit(job);
         // An entry of the cache may be evicted by any tick, so its export waits for none.

@@ -27,6 +27,8 @@ use crate::runtime::{Runtime, SeqGrowth, SeqHandle};
 pub(super) struct Demand<'g> {
     /// Sequences that are made (T-67).
     pub(super) sequences: usize,
+    /// Bytes of workspace of its steps.
+    pub(super) workspace: u64,
     seeds: Seeds,
     /// Growth of sequences that exist.
     growths: &'g [SeqGrowth],
@@ -80,7 +82,8 @@ pub(super) fn demand<'g, R: Runtime>(
         list_lanes(valid, state, growths);
         list_last_tokens(valid, state, last_tokens);
     }
-    Demand { sequences: seeds.sequences, seeds, growths, last_tokens }
+    let tokens = valid.chunks.iter().fold(valid.plan.decodes.len() as u64, |sum, chunk| sum + u64::from(chunk.take));
+    Demand { sequences: seeds.sequences, workspace: state.workspace.of(tokens), seeds, growths, last_tokens }
 }
 
 /// Adds what one admit needs; an adopted sequence grows as one that is there already.

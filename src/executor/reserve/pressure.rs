@@ -93,6 +93,7 @@ impl<R: Runtime> Room<'_, R> {
         let granule = state.granule();
         let (mut claim, mut returns) = (NOTHING, NOTHING);
         claim[Domain::Slots.index()] = demand.sequences as u64;
+        claim[Domain::Workspace.index()] = demand.workspace;
         returns[Domain::Slots.index()] = (self.retiring + evictions.len()) as u64;
         if state.descriptor.cells_total != 0 {
             // Departing entries are not counted as used in the first place.

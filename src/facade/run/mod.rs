@@ -11,6 +11,7 @@
 //!
 //! # Invariants
 //! - A sequence in flight is touched by its run alone; it lands in the hold of the table that publishes its row.
+//! - A runtime that panics is broken: what it had not answered is held, and nothing stays in flight.
 //! - Mixed kinds run in one step. Only a verification of more rows than a feed may want goes on in further steps.
 
 mod check;
@@ -118,7 +119,9 @@ impl<R: Runtime> Shared<R> {
         self.take_off(work, scratch)?;
         let mut turn = self.submit();
         let started = Instant::now();
-        self.step(&mut turn, work, scratch);
+        if self.contain(&mut turn, |core| self.step(core, work, scratch)).is_err() {
+            self.give_up(scratch);
+        }
         self.publish(turn, work, scratch, rows, started.elapsed());
         Ok(())
     }

@@ -73,8 +73,8 @@ impl<R: Runtime> Shared<R> {
         if held {
             let (mut claimed, mut measured) = (NOTHING, NOTHING);
             claimed[Domain::Slots.index()] = 1;
-            claimed[Domain::Blocks.index()] = gone.held - real;
-            measured[Domain::Blocks.index()] = real;
+            claimed[Domain::Blocks.index()] = gone.held - gone.real;
+            measured[Domain::Blocks.index()] = gone.real;
             // Books that are in doubt themselves change no more.
             let _ = self.ledger.quarantine(&claimed, &measured);
             return true;

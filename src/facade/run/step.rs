@@ -169,6 +169,13 @@ impl<R: Runtime> Shared<R> {
         }
     }
 
+    /// The runtime panicked in a step: what it had answered stands, and of the rest nobody knows whether the device is quiet.
+    pub(super) fn give_up(&self, scratch: &mut Scratch) {
+        for job in scratch.jobs.iter_mut().filter(|job| job.fault.is_none() && (job.done < job.end || job.again)) {
+            job.fault = Some(Fault { code: FaultCode::Device, state: FaultState::Held, detail: 0 });
+        }
+    }
+
     /// A step failed: what is certain of a job's sequence?
     fn fail(&self, executor: &mut Executor<R>, job: &mut Job, error: RuntimeError) {
         let (code, detail) = match error {

@@ -79,8 +79,8 @@ pub struct FakeRuntime {
     pages: Option<Pages>,
     adapters: Adapters<()>,
     scripts: BTreeMap<SeqHandle, VecDeque<Planned>>,
-    /// How many steps still go well before one fails, and how it fails.
-    next_failure: Option<(u64, RuntimeError)>,
+    /// How many steps still go well before one fails, and how it fails; with none it panics.
+    next_failure: Option<(u64, Option<RuntimeError>)>,
     poisoned_import: bool,
     poisoned_export: bool,
     steps: u64,
@@ -177,7 +177,17 @@ impl FakeRuntime {
 
     /// `steps` more steps go well; the one after them answers this error and moves nothing.
     pub fn fail_step_after(&mut self, steps: u64, error: RuntimeError) {
-        self.next_failure = Some((steps, error));
+        self.next_failure = Some((steps, Some(error)));
+    }
+
+    /// The next step panics, after its delay and before anything moves.
+    pub fn panic_next_step(&mut self) {
+        self.panic_step_after(0);
+    }
+
+    /// `steps` more steps go well; the one after them panics.
+    pub fn panic_step_after(&mut self, steps: u64) {
+        self.next_failure = Some((steps, None));
     }
 
     /// The next import fills its sequence and then answers `Fatal`.
@@ -588,12 +598,12 @@ impl Runtime for FakeRuntime {
 
     fn step(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
         answers.clear(self.options.descriptor.vocab_size as usize);
-        match self.next_failure.take() {
-            Some((0, error)) => return Err(error),
-            later => self.next_failure = later.map(|(steps, error)| (steps - 1, error)),
-        }
         if !self.options.step_delay.is_zero() {
             std::thread::sleep(self.options.step_delay);
+        }
+        match self.next_failure.take() {
+            Some((0, error)) => return Err(error.expect("a planted panic")),
+            later => self.next_failure = later.map(|(steps, error)| (steps - 1, error)),
         }
         self.check(feeds)?;
         if let Some(pages) = &mut self.pages {
