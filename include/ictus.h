@@ -3,14 +3,15 @@
  *
  * Generated from src/abi and src/record by tests/abi_header.rs; do not edit (ICTUS_BLESS=1 rewrites it).
  *
- * Handles. ictus_model_t is an engine with what belongs to it, ictus_sequence_t model state. They are numbers that are looked up:
- * NULL, released and foreign ones are ICTUS_ERR_UNKNOWN_HANDLE, always.
+ * Handles. ictus_model_t is an engine with what belongs to it, ictus_sequence_t model state, ictus_executor_t a core for a host that
+ * owns its scheduler. They are numbers that are looked up: NULL, released and foreign ones are ICTUS_ERR_UNKNOWN_HANDLE, always.
+ * ictus_capacity_t is either of the first and the last.
  *
  * Threads. A model may be used from any thread, one call at a time: a second thread waits, a callback that calls back into its
- * model gets ICTUS_EBUSY. Models do not know of each other. Functions that may be called while another thread ticks say so.
+ * model gets ICTUS_EBUSY. An executor may be used by any number of threads at once. Models do not know of each other. Functions that may be called while another thread ticks say so.
  *
  * Pointers. Input is borrowed for the call, but for buffers of state operations, which are on loan until the operation ends.
- * Outputs are written on success only, but for the sizes that ICTUS_ERR_BUFFER_TOO_SMALL reports. A NULL pointer that is needed is
+ * Outputs are written on success only, but for the sizes that ICTUS_ERR_BUFFER_TOO_SMALL reports, and for an ictus_refusal_t. A NULL pointer that is needed is
  * ICTUS_REJECT_BAD_STRUCT, a misaligned one ICTUS_REJECT_BAD_ALIGNMENT, a count that no memory has ICTUS_REJECT_BOUNDS.
  * Lists of length 0 may be NULL.
  *
@@ -333,12 +334,102 @@
 #define ICTUS_LACK_GROWTH 2u
 #define ICTUS_LACK_NEVER 3u
 
+/* EXECUTOR_FLAG */
+#define ICTUS_EXECUTOR_UNMIXED 1u
+
+/* ADMISSION_FLAG */
+#define ICTUS_ADMISSION_REUSE 1u
+#define ICTUS_ADMISSION_UNCOUNTED 2u
+
+/* FIT */
+#define ICTUS_FIT_NOW 0u
+#define ICTUS_FIT_INPUT 1u
+#define ICTUS_FIT_CEILING 2u
+
+/* WORK */
+#define ICTUS_WORK_PREFILL 0u
+#define ICTUS_WORK_DECODE 1u
+#define ICTUS_WORK_VERIFY 2u
+
+/* LOGITS */
+#define ICTUS_LOGITS_GREEDY 0u
+#define ICTUS_LOGITS_FULL 1u
+
+/* OUT */
+#define ICTUS_OUT_SILENT 0u
+#define ICTUS_OUT_LOGITS 1u
+#define ICTUS_OUT_TOKENS 2u
+#define ICTUS_OUT_NO_FINITE 3u
+#define ICTUS_OUT_FAULT 4u
+
+/* REFUSAL */
+#define ICTUS_REFUSAL_NONE 0u
+#define ICTUS_REFUSAL_BLOCKED 1u
+#define ICTUS_REFUSAL_NEVER 2u
+#define ICTUS_REFUSAL_UNSUPPORTED 3u
+#define ICTUS_REFUSAL_BAD 4u
+
+/* BAD */
+#define ICTUS_BAD_BOUNDS 0u
+#define ICTUS_BAD_FRONTIER 1u
+#define ICTUS_BAD_DUPLICATE 2u
+#define ICTUS_BAD_STALE 3u
+#define ICTUS_BAD_FOREIGN 4u
+#define ICTUS_BAD_BUSY 5u
+#define ICTUS_BAD_FAULTED 6u
+#define ICTUS_BAD_POLICY 7u
+#define ICTUS_BAD_CLOSED 8u
+#define ICTUS_BAD_REGRESSED 9u
+#define ICTUS_BAD_EXHAUSTED 10u
+#define ICTUS_BAD_POISONED 11u
+
+/* FEATURE */
+#define ICTUS_FEATURE_MIXED 0u
+#define ICTUS_FEATURE_VERIFY 1u
+#define ICTUS_FEATURE_TRUNCATE 2u
+#define ICTUS_FEATURE_GREEDY_DEVICE 3u
+#define ICTUS_FEATURE_GROW 4u
+#define ICTUS_FEATURE_EXPORT 5u
+#define ICTUS_FEATURE_REUSE 6u
+#define ICTUS_FEATURE_ITEMS 7u
+#define ICTUS_FEATURE_TOKENS 8u
+
+/* END */
+#define ICTUS_END_COMPLETED 0u
+#define ICTUS_END_CANCELLED 1u
+#define ICTUS_END_FAILED 2u
+#define ICTUS_END_RECOMPUTE 3u
+
+/* EXECUTOR_FAULT */
+#define ICTUS_EXECUTOR_FAULT_CONTRACT 0u
+#define ICTUS_EXECUTOR_FAULT_CANCELLED 1u
+#define ICTUS_EXECUTOR_FAULT_DEVICE 2u
+#define ICTUS_EXECUTOR_FAULT_MEMORY 3u
+
+/* SEQUENCE_STATE */
+#define ICTUS_SEQUENCE_INTACT 0u
+#define ICTUS_SEQUENCE_LOST 1u
+#define ICTUS_SEQUENCE_HELD 2u
+
+/* EXECUTOR_STATE */
+#define ICTUS_EXECUTOR_STATE_LOADING 0u
+#define ICTUS_EXECUTOR_STATE_READY 1u
+#define ICTUS_EXECUTOR_STATE_BUSY 2u
+#define ICTUS_EXECUTOR_STATE_FAULTED 3u
+#define ICTUS_EXECUTOR_STATE_CLOSING 4u
+
 /* TOKEN */
 #define ICTUS_NO_TOKEN 4294967295u
 
 
+// What an `ictus_account_t` points to: nothing that C could look at.
+typedef struct ictus_account ictus_account;
+
 // What an `ictus_driver_t` points to: nothing that C could look at.
 typedef struct ictus_driver ictus_driver;
+
+// What an `ictus_executor_t` points to: nothing that C could look at.
+typedef struct ictus_executor ictus_executor;
 
 // What an `ictus_sequence_t` points to: nothing that C could look at.
 typedef struct ictus_sequence ictus_sequence;
@@ -348,6 +439,9 @@ typedef struct ictus_wait ictus_wait;
 
 // 0 or one of `ICTUS_REJECT_*`, `ICTUS_ERR_*`, `ICTUS_NEEDS_REPLAN`, `ICTUS_EBUSY`.
 typedef int32_t ictus_status;
+
+// Handle of a device account. NULL is none.
+typedef ictus_account *ictus_account_t;
 
 // Handle of a model: an opened model file with an engine of its own, or an engine that a Rust host brought. NULL is none.
 typedef void *ictus_model_t;
@@ -398,6 +492,9 @@ typedef struct {
     // Most cache bytes this plan may evict.
     uint64_t max_evict_bytes;
 } ictus_shed_policy_t;
+
+// Handle of what has a coordinator: a model, or an executor. NULL is none.
+typedef void *ictus_capacity_t;
 
 // What was seen of the epochs of a model. Data without authority: it can be copied, kept and compared.
 typedef struct {
@@ -657,24 +754,202 @@ typedef struct {
     float top_logprobs[20];
 } ictus_lane_logprob_t;
 
-// Told one line: its level (`ICTUS_LOG_*`) and its text, which is valid for this call only.
-//
-// It runs on the thread that made the call on the model, and must not call back into that model.
-typedef void (*ictus_log_fn)(void *user, uint32_t level, const char *text);
+// Handle of an executor. NULL is none.
+typedef ictus_executor *ictus_executor_t;
 
-// What an encoded image or sound becomes in a prompt.
+// What an executor is; it never changes. A bound of `UINT64_MAX` is none.
 typedef struct {
-    // Number of placeholder tokens.
-    uint32_t n_tokens;
-    // The placeholder.
-    uint32_t image_token_id;
-    // Token before them; 0 is none.
-    uint32_t boi_token_id;
-    // Token after them; 0 is none.
-    uint32_t eoi_token_id;
-    // Fingerprint of the preprocessing.
-    uint64_t preprocess_fp;
-} ictus_media_info_t;
+    // The reader's size of this record in bytes; at least 176.
+    uint64_t struct_size;
+    // Sequences that can exist at once.
+    uint64_t max_sequences;
+    // Tokens of one sequence.
+    uint64_t max_tokens;
+    // Items of one batch.
+    uint64_t max_items;
+    // Tokens of one batch of several items; a single item is never too wide.
+    uint64_t max_batch_tokens;
+    // Tokens per block.
+    uint64_t block_tokens;
+    // Blocks of the pool.
+    uint64_t blocks;
+    // Bytes that are there whatever is admitted: weights and tables.
+    uint64_t static_bytes;
+    // Bytes of state per token.
+    uint64_t token_bytes;
+    // Bytes of state per sequence that do not depend on its length.
+    uint64_t sequence_bytes;
+    // Bytes of workspace that every batch takes.
+    uint64_t workspace_bytes;
+    // Bytes of workspace that a batch takes per token.
+    uint64_t workspace_token_bytes;
+    // Length of a row; ids are below it.
+    uint32_t vocab;
+    // Width of a key or value element in bits; 0 is unknown.
+    uint32_t kv_bits;
+    // What is offered: bit `ICTUS_FEATURE_*` of each.
+    uint32_t features;
+    // Zero.
+    uint32_t _pad0;
+    // NUL-padded name of the device, at most 31 characters.
+    char device[32];
+    // NUL-padded name of the architecture, at most 31 characters.
+    char architecture[32];
+} ictus_executor_info_t;
+
+// How long something took.
+typedef struct {
+    // Samples of `2^i` to `2^(i + 1)` nanoseconds, shorter ones in the first, longer ones in the last.
+    uint64_t counts[48];
+    // Sum of all samples in nanoseconds.
+    uint64_t total_ns;
+} ictus_latency_t;
+
+// What has happened in an executor so far.
+typedef struct {
+    // The reader's size of this record in bytes; at least 992.
+    uint64_t struct_size;
+    // What it is doing (`ICTUS_EXECUTOR_STATE_*`).
+    uint32_t state;
+    // Zero.
+    uint32_t _pad0;
+    // Counted sequences admitted.
+    uint64_t admissions;
+    // Calls that were blocked.
+    uint64_t blocked;
+    // Calls whose demand can never be met.
+    uint64_t never;
+    // Calls for what is not offered.
+    uint64_t unsupported;
+    // Calls that were wrong.
+    uint64_t bad;
+    // Batches that were submitted.
+    uint64_t runs;
+    // Rows answered, by `ICTUS_WORK_*`.
+    uint64_t rows[3];
+    // Tokens of chunks that ran.
+    uint64_t prefill_tokens;
+    // Tokens of decodes and verifications that ran.
+    uint64_t decode_tokens;
+    // Chunks that were cut short.
+    uint64_t narrowings;
+    // Growths that were published.
+    uint64_t growths;
+    // Entries of the cache that left the pool to make room for a batch.
+    uint64_t evictions;
+    // Items that failed, by `ICTUS_EXECUTOR_FAULT_*`.
+    uint64_t faults[4];
+    // Rows that held a value that is not finite.
+    uint64_t non_finite_rows;
+    // Sequences that completed.
+    uint64_t completed;
+    // Prompt tokens of completed sequences.
+    uint64_t prompt_tokens;
+    // Output tokens of completed sequences, as their host counted them.
+    uint64_t output_tokens;
+    // Waits that are parked now.
+    uint64_t waiters;
+    // Units whose owner was in doubt.
+    uint64_t accounting_faults;
+    // How long batches took that held a chunk, per row of a chunk.
+    ictus_latency_t prefill;
+    // How long batches took that held a decode, per row of a decode.
+    ictus_latency_t decode;
+} ictus_executor_stats_t;
+
+// Why an executor refused a call, which changed nothing.
+typedef struct {
+    // The reader's size of this record in bytes; at least 424.
+    uint64_t struct_size;
+    // `ICTUS_REFUSAL_*`; `ICTUS_REFUSAL_NONE` when the call was done, or was refused before it came to the executor.
+    uint32_t kind;
+    // Of a call that was wrong: how (`ICTUS_BAD_*`).
+    uint32_t why;
+    // Of a call that was wrong: which item of it, counted from 0.
+    uint32_t at;
+    // Of a mode that is not offered: which (`ICTUS_FEATURE_*`).
+    uint32_t feature;
+    // What is short, for the time being or for ever. Its `struct_size` is 0 where nothing is.
+    ictus_blocked_t blocked;
+} ictus_refusal_t;
+
+// A sequence to be admitted. Its context is the prompt and what is replayed behind it; both are copied.
+typedef struct {
+    // The writer's size of this record in bytes; at least 72.
+    uint64_t struct_size;
+    // The prompt as the product counts it; at least one token.
+    const uint32_t *prompt;
+    // Their number.
+    uint64_t n_prompt;
+    // Outputs that are computed again after a preemption.
+    const uint32_t *replayed;
+    // Their number.
+    uint64_t n_replayed;
+    // Longest total length that the sequence may reach, in tokens.
+    uint64_t ceiling;
+    // For logs only.
+    uint64_t tag;
+    // What must be free now, beside what is taken (`ICTUS_FIT_*`).
+    uint32_t fit;
+    // What a shortage is answered with: `ICTUS_REMEDY_WAIT`, or `ICTUS_REMEDY_RECOMPUTE` for a host that looks for a victim.
+    uint32_t pressure;
+    // Bit set of `ICTUS_ADMISSION_*`.
+    uint32_t flags;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+} ictus_admission_t;
+
+// Names one incarnation of a sequence of an executor. It is data: one that is closed or of another executor is noticed and refused.
+typedef struct {
+    // Part of the number of its coordinator; never 0.
+    uint32_t core;
+    // Its slot, which is used again.
+    uint32_t slot;
+    // Never used again.
+    uint64_t generation;
+} ictus_executor_seq_t;
+
+// What a call gave back, and what it took or installed. Amounts are by domain, from `ICTUS_DOMAIN_SLOTS` on.
+typedef struct {
+    // The reader's size of this record in bytes; at least 216.
+    uint64_t struct_size;
+    // Units that are free now and were not before.
+    uint64_t freed[7];
+    // Units that were claimed, or installed.
+    uint64_t gained[7];
+    // The epochs afterwards; watches the domains that were moved.
+    ictus_ticket_t at;
+    // Nonzero: a sequence that was closed had begun to decode.
+    uint32_t decoding;
+    // Nonzero: something is still held, and comes free later.
+    uint32_t pending;
+} ictus_receipt_t;
+
+// What came of one item.
+typedef struct {
+    // The sequence.
+    ictus_executor_seq_t seq;
+    // First token that was committed.
+    uint64_t ran_start;
+    // Behind the last one; equal to the first when the item failed.
+    uint64_t ran_end;
+    // Where its tokens or its values begin in the buffer of the call.
+    uint64_t first;
+    // How many tokens, or rows of logits.
+    uint64_t count;
+    // `ICTUS_OUT_*`.
+    uint32_t kind;
+    // Failed claims of a chunk that was narrowed; at least 1 exactly when less ran than was planned.
+    uint32_t probes;
+    // Of an item that failed: what went wrong (`ICTUS_EXECUTOR_FAULT_*`).
+    uint32_t fault;
+    // Of an item that failed: what is known of its sequence (`ICTUS_SEQUENCE_*`).
+    uint32_t state;
+    // Of an item that failed: the runtime's code, where it gave one.
+    uint32_t detail;
+    // Zero.
+    uint32_t _pad0;
+} ictus_row_t;
 
 // What a host may choose when it opens a model. Zero in a field means its default.
 typedef struct {
@@ -745,6 +1020,53 @@ typedef struct {
     // Which CUDA device, as the driver counts them from 0.
     uint32_t device_index;
 } ictus_model_options_t;
+
+// What a host may choose when it makes an executor. Zero in a field means its default.
+typedef struct {
+    // The writer's size of this record in bytes; at least 88.
+    uint64_t struct_size;
+    // Bytes of workspace that every batch is charged.
+    uint64_t workspace_bytes;
+    // Bytes of workspace that a batch is charged per token.
+    uint64_t workspace_token_bytes;
+    // Bytes of workspace that are installed at first; 0 is without bound.
+    uint64_t arena_bytes;
+    // Bytes of workspace that can be installed; 0 is `arena_bytes`.
+    uint64_t arena_max_bytes;
+    // Tokens of one batch of several items; 0 is one longest sequence and an item of each other.
+    uint64_t max_batch_tokens;
+    // Device bytes that this executor may claim; 0 is without bound.
+    uint64_t budget_bytes;
+    // Device bytes that all executors of the account may claim together, as this one declares; 0 declares nothing.
+    uint64_t ceiling_bytes;
+    // The account that its device bytes are counted in; NULL is one of its own.
+    ictus_account_t account;
+    // Items of one batch; 0 is the model's number of lanes.
+    uint32_t max_items;
+    // Bit set of `ICTUS_EXECUTOR_*`.
+    uint32_t flags;
+    // Bytes of host memory for state that leaves; 0 is without bound.
+    uint64_t host_export_bytes;
+} ictus_executor_options_t;
+
+// Told one line: its level (`ICTUS_LOG_*`) and its text, which is valid for this call only.
+//
+// It runs on the thread that made the call on the model, and must not call back into that model.
+typedef void (*ictus_log_fn)(void *user, uint32_t level, const char *text);
+
+// What an encoded image or sound becomes in a prompt.
+typedef struct {
+    // Number of placeholder tokens.
+    uint32_t n_tokens;
+    // The placeholder.
+    uint32_t image_token_id;
+    // Token before them; 0 is none.
+    uint32_t boi_token_id;
+    // Token after them; 0 is none.
+    uint32_t eoi_token_id;
+    // Fingerprint of the preprocessing.
+    uint64_t preprocess_fp;
+} ictus_media_info_t;
 
 // The bytes that a model takes.
 typedef struct {
@@ -1406,9 +1728,66 @@ typedef struct {
 // `user` of the plan, any tag, and a span of readable ids; and that it does not unwind.
 typedef void (*ictus_partial_emit_fn)(void *user, uint64_t lane_tag, const uint32_t *tokens, uint32_t n_tokens);
 
+// What is wanted of a row. All zero: the plain greedy token.
+typedef struct {
+    // The writer's size of this record in bytes; at least 48.
+    uint64_t struct_size;
+    // A byte per id: not 0 allows it; ids at or past the end are forbidden. NULL allows all. Greedy only.
+    const uint8_t *mask;
+    // Its bytes.
+    uint64_t n_mask;
+    // Ids that are penalised; one that is named twice counts once. Greedy only.
+    const uint32_t *penalised;
+    // Their number.
+    uint64_t n_penalised;
+    // Divides values above 0 and multiplies the others; finite and above 0. 0 means 1, which changes nothing.
+    float penalty;
+    // `ICTUS_LOGITS_*`.
+    uint32_t kind;
+} ictus_logits_t;
+
+// One item of a batch.
+typedef struct {
+    // The sequence.
+    ictus_executor_seq_t seq;
+    // Its frontier: where the chunk, the token or the tokens start.
+    uint64_t start;
+    // Tokens: of the chunk; 1 of a decode; of a verification.
+    uint64_t count;
+    // Tokens of the context; prefill only.
+    uint64_t total;
+    // The tokens that are decoded or verified; a prefill has its context.
+    const uint32_t *tokens;
+    // What is wanted of its rows; NULL is the plain greedy token. A prefill that does not end its context yields none.
+    const ictus_logits_t *logits;
+    // `ICTUS_WORK_*`.
+    uint32_t kind;
+    // Nonzero: all of a chunk or none; it is not narrowed.
+    uint32_t whole;
+} ictus_work_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Makes an account of a device with so many bytes, for executors that are made with it in their options.
+//
+// Owner: `*account` is the host's, which releases it with `ictus_account_free`, before or after the executors that count in it.
+// Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`.
+ictus_status ictus_account_create(uint64_t capacity_bytes,
+                                  ictus_account_t *account);
+
+// Bytes that all executors of the account have claimed, and that they may claim together: the smallest ceiling of a live one.
+//
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_REJECT_BAD_STRUCT`.
+ictus_status ictus_account_level(ictus_account_t account,
+                                 uint64_t *claimed_bytes,
+                                 uint64_t *usable_bytes);
+
+// Releases an account. Executors that count in it go on to do so.
+//
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (NULL, or released before).
+ictus_status ictus_account_free(ictus_account_t account);
 
 // Loads a LoRA adapter: a PEFT directory, its `adapter_model.safetensors`, or a GGUF file (NUL-terminated path).
 //
@@ -1507,16 +1886,16 @@ ictus_status ictus_cache_evict_entries(ictus_model_t model, ictus_array_t keys);
 // Threads: any; one at a time. Codes: `ICTUS_ERR_OP_UNSUPPORTED`. Nothing is dropped then.
 ictus_status ictus_unpublish(ictus_model_t model, const uint32_t *tokens, uint32_t n_tokens);
 
-// The epochs of a model now; the ticket watches every domain.
+// The epochs of a model or an executor now; the ticket watches every domain.
 //
-// Threads: any, also while another one ticks. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED` (the engine counts elsewhere).
-ictus_status ictus_capacity_now(ictus_model_t model,
+// Threads: any, also while another one ticks or runs. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED` (the engine counts elsewhere).
+ictus_status ictus_capacity_now(ictus_capacity_t of,
                                 ictus_ticket_t *ticket);
 
 // The level of memory, from one moment. Set `memory->struct_size` before the call.
 //
-// Threads: any, also while another one ticks. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED`.
-ictus_status ictus_capacity_memory(ictus_model_t model, ictus_memory_t *memory);
+// Threads: any, also while another one ticks or runs. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_capacity_memory(ictus_capacity_t of, ictus_memory_t *memory);
 
 // Why the last plan that was refused with `ICTUS_NEEDS_REPLAN` lacked room. Set `blocked->struct_size` before the call.
 //
@@ -1527,15 +1906,15 @@ ictus_status ictus_last_blocked(ictus_model_t model,
 
 // Whether a domain that the ticket watches has moved since: `*changed` is 1 or 0.
 //
-// Threads: any, also while another one ticks. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket),
-// `ICTUS_ERR_IDENTITY_MISMATCH` (of another model), `ICTUS_ERR_FATAL` (an epoch is lower than what was seen), `ICTUS_ERR_OP_UNSUPPORTED`.
-ictus_status ictus_capacity_changed(ictus_model_t model,
+// Threads: any, also while another one ticks or runs. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket),
+// `ICTUS_ERR_IDENTITY_MISMATCH` (of another one), `ICTUS_ERR_FATAL` (an epoch is lower than what was seen), `ICTUS_ERR_OP_UNSUPPORTED`.
+ictus_status ictus_capacity_changed(ictus_capacity_t of,
                                     const ictus_ticket_t *ticket,
                                     uint32_t *changed);
 
 // A ticket that watches what either watches; of each domain the older observation counts.
 //
-// Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket), `ICTUS_ERR_IDENTITY_MISMATCH` (of two models).
+// Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket), `ICTUS_ERR_IDENTITY_MISMATCH` (of two coordinators).
 ictus_status ictus_ticket_union(const ictus_ticket_t *a,
                                 const ictus_ticket_t *b,
                                 ictus_ticket_t *both);
@@ -1545,9 +1924,9 @@ ictus_status ictus_ticket_union(const ictus_ticket_t *a,
 // `*woken` is 1 when there is news, and `*fresh` the ticket to go on with; 0 when the time is over, and `*fresh` is not written. News grant
 // nothing: ask again. It holds no lock: another thread ticks meanwhile.
 // Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket), `ICTUS_REJECT_ILLEGAL_COMBINATION` (it watches nothing),
-// `ICTUS_ERR_IDENTITY_MISMATCH` (of another model), `ICTUS_ERR_UNKNOWN_HANDLE` (the model was released, or broke),
+// `ICTUS_ERR_IDENTITY_MISMATCH` (of another one), `ICTUS_ERR_UNKNOWN_HANDLE` (it was released or shut down, or broke),
 // `ICTUS_ERR_FATAL` (an epoch is lower than what was seen), `ICTUS_ERR_OP_UNSUPPORTED`.
-ictus_status ictus_capacity_wait(ictus_model_t model,
+ictus_status ictus_capacity_wait(ictus_capacity_t of,
                                  const ictus_ticket_t *ticket,
                                  uint64_t timeout_ns,
                                  ictus_ticket_t *fresh,
@@ -1557,9 +1936,9 @@ ictus_status ictus_capacity_wait(ictus_model_t model,
 //
 // Owner: `*wait` is the host's, which ends it with `ictus_capacity_wait_end`; the descriptor stays the library's, is valid until then, and is
 // only polled. A process that is forked without `exec` delays the news until it ends.
-// Threads: any, also while another one ticks. Codes: those of `ictus_capacity_wait`; `ICTUS_NEEDS_REPLAN` (no descriptor is left).
+// Threads: any, also while another one ticks or runs. Codes: those of `ictus_capacity_wait`; `ICTUS_NEEDS_REPLAN` (no descriptor is left).
 // There is no wait then.
-ictus_status ictus_capacity_wait_begin(ictus_model_t model,
+ictus_status ictus_capacity_wait_begin(ictus_capacity_t of,
                                        const ictus_ticket_t *ticket,
                                        ictus_wait_t *wait,
                                        int32_t *descriptor);
@@ -1634,6 +2013,199 @@ ictus_status ictus_driver_next_event(ictus_driver_t driver,
                                      uint64_t text_capacity,
                                      ictus_lane_logprob_t *logprobs,
                                      uint64_t logprob_capacity);
+
+// What the executor is. Set `info->struct_size` before the call.
+//
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_REJECT_BAD_STRUCT`.
+ictus_status ictus_executor_info(ictus_executor_t executor, ictus_executor_info_t *info);
+
+// Why a feature (`ICTUS_FEATURE_*`) is not offered; empty for one that is.
+//
+// `*bytes`: the length without the NUL that follows, also when it does not fit into `capacity`.
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_REJECT_BOUNDS` (no feature), `ICTUS_ERR_BUFFER_TOO_SMALL`.
+ictus_status ictus_executor_absent(ictus_executor_t executor,
+                                   uint32_t feature,
+                                   char *text,
+                                   uint64_t capacity,
+                                   uint64_t *bytes);
+
+// Bytes for so many sequences of so many tokens each, run in batches of `batch_tokens`.
+//
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (they do not fit 64 bits).
+ictus_status ictus_executor_estimate(ictus_executor_t executor,
+                                     uint64_t sequences,
+                                     uint64_t tokens_each,
+                                     uint64_t batch_tokens,
+                                     uint64_t *bytes);
+
+// What has happened so far. Set `stats->struct_size` before the call.
+//
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_REJECT_BAD_STRUCT`.
+ictus_status ictus_executor_stats(ictus_executor_t executor, ictus_executor_stats_t *stats);
+
+// Copies the text of the last failed call on the executor, empty when there was none.
+//
+// `*bytes`: the length without the NUL that follows, also when it does not fit into `capacity`.
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_ERR_BUFFER_TOO_SMALL`.
+ictus_status ictus_executor_last_error(ictus_executor_t executor, char *text, uint64_t capacity, uint64_t *bytes);
+
+// Does cold work before the first request, and leaves everything as it was; once.
+//
+// It waits for steps under way. `refusal` may be NULL; else set its `struct_size`.
+// Threads: any. Codes: as `ictus_executor_run`.
+ictus_status ictus_executor_prepare(ictus_executor_t executor, ictus_refusal_t *refusal);
+
+// Admits a sequence: one slot, and the block of its first token. It waits for nobody.
+//
+// `refusal` may be NULL; else set its `struct_size`: it is written by every call that found the executor, with `ICTUS_REFUSAL_NONE` where
+// the executor refused nothing. Owner: `*seq` is data; the sequence lives until it is closed.
+// Threads: any. Codes: `ICTUS_NEEDS_REPLAN` (blocked: the refusal says what is short, and its ticket what to wait for),
+// `ICTUS_REJECT_BUDGET` (never), `ICTUS_REJECT_BOUNDS` (a token, a length, a number), `ICTUS_REJECT_ILLEGAL_COMBINATION` (a pressure other than to
+// wait or to recompute), `ICTUS_ERR_UNKNOWN_HANDLE` (no such executor, or shut down), `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_FATAL` (broken).
+// Nothing is kept then.
+ictus_status ictus_executor_admit(ictus_executor_t executor,
+                                  const ictus_admission_t *source,
+                                  ictus_executor_seq_t *seq,
+                                  ictus_refusal_t *refusal);
+
+// Makes one bounded attempt to install what a refusal with `ICTUS_REMEDY_GROW` lacked; a receipt that gained nothing says that somebody
+// else has grown it.
+//
+// It trusts no number of `blocked`, and may wait for steps under way. `receipt` and `refusal` may be NULL; else set their `struct_size`.
+// Threads: any. Codes: `ICTUS_NEEDS_REPLAN` (nothing could be installed), `ICTUS_REJECT_BUDGET` (never),
+// `ICTUS_REJECT_ILLEGAL_COMBINATION` (another remedy), `ICTUS_ERR_IDENTITY_MISMATCH` (of another executor), `ICTUS_REJECT_BOUNDS` (no evidence).
+ictus_status ictus_executor_grow(ictus_executor_t executor,
+                                 const ictus_blocked_t *blocked,
+                                 ictus_receipt_t *receipt,
+                                 ictus_refusal_t *refusal);
+
+// Tokens of a sequence that are committed.
+//
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the executor, or a sequence that is closed), `ICTUS_ERR_IDENTITY_MISMATCH` (of another executor),
+// `ICTUS_REJECT_BAD_STRUCT`.
+ictus_status ictus_executor_frontier(ictus_executor_t executor,
+                                     ictus_executor_seq_t seq,
+                                     uint64_t *tokens);
+
+// Cuts a sequence to `tokens`, and gives back what it does not need for them; at its frontier, what was reserved.
+//
+// `receipt` and `refusal` may be NULL; else set their `struct_size`.
+// Threads: any. Codes: those of `ictus_executor_frontier`; `ICTUS_REJECT_BOUNDS` (past the frontier), `ICTUS_EBUSY` (a run has it),
+// `ICTUS_REJECT_ILLEGAL_COMBINATION` (it has faulted), `ICTUS_ERR_OP_UNSUPPORTED` (the state of this model cannot be cut).
+ictus_status ictus_executor_truncate(ictus_executor_t executor,
+                                     ictus_executor_seq_t seq,
+                                     uint64_t tokens,
+                                     ictus_receipt_t *receipt,
+                                     ictus_refusal_t *refusal);
+
+// What a sequence holds now, into 7 amounts by domain, from `ICTUS_DOMAIN_SLOTS` on: its slot, its own blocks, its run.
+//
+// Threads: any. Codes: as `ictus_executor_frontier`.
+ictus_status ictus_executor_held(ictus_executor_t executor, ictus_executor_seq_t seq, uint64_t *units);
+
+// What closing all of these sequences together would free, into 7 amounts by domain, from `ICTUS_DOMAIN_SLOTS` on.
+//
+// What sequences share counts only where the last of them is named too; one that a run has, or that has faulted, counts nothing.
+// Threads: any. Codes: as `ictus_executor_frontier`.
+ictus_status ictus_executor_frees(ictus_executor_t executor,
+                                  const ictus_executor_seq_t *seqs,
+                                  uint64_t n_seqs,
+                                  uint64_t *units);
+
+// Ends a sequence, exactly once. `end`: `ICTUS_END_*`; `prompt` and `output` are the tokens of an answer that is complete, else not looked at.
+//
+// A sequence that a run has may be cancelled or failed: `receipt->pending` is nonzero then, nothing is freed yet, and its ticket can be waited on.
+// `receipt` and `refusal` may be NULL; else set their `struct_size`.
+// Threads: any. Codes: those of `ictus_executor_frontier`; `ICTUS_EBUSY` (a run has it), `ICTUS_REJECT_ILLEGAL_COMBINATION` (it has faulted),
+// `ICTUS_ERR_OUT_OF_BOUNDARY` (its prompt is not done), `ICTUS_REJECT_BOUNDS` (no end, or a usage that cannot be). It stays open then.
+ictus_status ictus_executor_close(ictus_executor_t executor,
+                                  ictus_executor_seq_t seq,
+                                  uint32_t end,
+                                  uint64_t prompt,
+                                  uint64_t output,
+                                  ictus_receipt_t *receipt,
+                                  ictus_refusal_t *refusal);
+
+// Ends everything, once: waits resolve, idle sequences are closed as cancelled, running ones are waited for. A second call says the same.
+//
+// `receipt` and `refusal` may be NULL; else set their `struct_size`.
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_EBUSY` (called from inside one of its own steps), `ICTUS_ERR_FATAL`.
+ictus_status ictus_executor_shutdown(ictus_executor_t executor,
+                                     ictus_receipt_t *receipt,
+                                     ictus_refusal_t *refusal);
+
+// A narrower width to try instead of `tokens`; 0 for a width of one. A pure function of the evidence.
+//
+// Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no evidence).
+ictus_status ictus_blocked_narrower(const ictus_blocked_t *blocked, uint64_t tokens, uint64_t *narrower);
+
+// Claims the blocks that a batch will need, and runs none of it. `fit`: what has to be free besides (`ICTUS_FIT_*`).
+//
+// `work`: an array of `ictus_work_t`. `receipt` and `refusal` may be NULL; else set their `struct_size`.
+// Threads: any. Codes: as `ictus_executor_run`.
+ictus_status ictus_executor_reserve(ictus_executor_t executor,
+                                    ictus_array_t work,
+                                    uint32_t fit,
+                                    ictus_receipt_t *receipt,
+                                    ictus_refusal_t *refusal);
+
+// Runs a batch in one pass. `rows` gets one row per item, in their order.
+//
+// `work`: an array of `ictus_work_t`. Tokens go to `tokens`, values of logits to `logits`, each row's behind those of the row before; a row says
+// where. Room is needed for a row per item, and per row that an item may yield (1 of a decode or of a chunk that ends its context, one
+// per token of a verification) for a token where one is selected, or for `vocab` values where all are wanted.
+// `refusal` may be NULL; else set its `struct_size`. It waits for steps under way.
+// Threads: any; runs of different sequences may be under way at once. After `ICTUS_STATUS_OK` trouble is a row's own: `ICTUS_OUT_FAULT`.
+// Codes: those of `ictus_executor_admit`; `ICTUS_ERR_BUFFER_TOO_SMALL`, `ICTUS_ERR_OUT_OF_BOUNDARY` (an item does not start at the frontier of its
+// sequence), `ICTUS_REJECT_DUPLICATE_LANE`, `ICTUS_ERR_IDENTITY_MISMATCH` (a sequence of another executor), `ICTUS_ERR_OP_UNSUPPORTED` (the mixture, or
+// so many), `ICTUS_EBUSY` (called from inside one of its own steps), the statuses of arrays. Nothing ran then, and every sequence is where
+// it was.
+ictus_status ictus_executor_run(ictus_executor_t executor,
+                                ictus_array_t work,
+                                ictus_row_t *rows,
+                                uint64_t row_capacity,
+                                uint32_t *tokens,
+                                uint64_t token_capacity,
+                                float *logits,
+                                uint64_t logit_capacity,
+                                ictus_refusal_t *refusal);
+
+// Opens a model and makes an executor of it, and no engine beside.
+//
+// `path`, `model_options`, `error_text` and `error_capacity` are those of `ictus_model_open`; `options` may be NULL: all defaults.
+// Owner: `*executor` is the host's, which releases it with `ictus_executor_destroy`. Threads: any; callbacks of the model's options run on this one.
+// Codes: those of `ictus_model_open`; `ICTUS_REJECT_BUDGET` (what is installed exceeds the budget, or what the account has left),
+// `ICTUS_ERR_UNKNOWN_HANDLE` (the account).
+ictus_status ictus_executor_open(const char *path,
+                                 const ictus_model_options_t *model_options,
+                                 const ictus_executor_options_t *options,
+                                 char *error_text,
+                                 uint64_t error_capacity,
+                                 ictus_executor_t *executor);
+
+// Makes an executor over the weights of a model that is open: its own pool and threads, beside those of the model.
+//
+// `options` may be NULL: all defaults. Owner: `*executor` is the host's, which releases it with `ictus_executor_destroy`, before or after the model.
+// Threads: any. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the model, the account), `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (an option),
+// `ICTUS_ERR_OP_UNSUPPORTED` (an engine without a model file), `ICTUS_NEEDS_REPLAN` (memory could not be had), `ICTUS_REJECT_BUDGET`.
+// The model's last error says why.
+ictus_status ictus_executor_create(ictus_model_t model,
+                                   const ictus_executor_options_t *options,
+                                   ictus_executor_t *executor);
+
+// The tick engine on the same core, as a model: the same pool, cache and coordinator, and all functions that take a model.
+//
+// Owner: `*model` is the host's, which releases it with `ictus_model_free`; then it can be had again. One that outlives the executor finds no
+// room any more. Threads: any; ticks and runs take turns.
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE`, `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_EBUSY` (it has been handed out).
+ictus_status ictus_executor_tick_host(ictus_executor_t executor,
+                                      ictus_model_t *model);
+
+// Releases an executor: it is shut down, and its pool and threads go when no call and no tick host has it any more.
+//
+// It waits for runs under way. Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (NULL, or released before), `ICTUS_EBUSY` (called from inside one of its own
+// steps; it lives on).
+ictus_status ictus_executor_destroy(ictus_executor_t executor);
 
 // Sends what the model has to say to a callback, up to a level (`ICTUS_LOG_*`); a NULL callback silences it, as it is at first.
 //

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ictus::engine::PlanBuilder;
+use ictus::facade::{Admission, Chunk, CoreOptions, Logits, Out, Work};
 use ictus::record::constant::finish;
 use ictus::ring::{MemoryRings, Rings};
 use ictus::tokenizer::{DecodeOptions, EncodeOptions, TokenStream};
@@ -167,6 +168,46 @@ fn x_70_a_host_in_c_waits_for_room() {
     let sources = ["tests/hosts/capacity.c"];
     if let Some(program) = build(out.path(), "capacity", "cc", "-std=c11", Link::Static, &sources) {
         assert_eq!(run(Command::new(program).arg(root().join(MODEL))), "capacity: ok\n");
+    }
+}
+
+/// What the requests of the executor host say, from the Rust API, each alone.
+fn expected_requests() -> String {
+    const PROMPT: usize = 40;
+    let options = ModelOptions { threads: 1, context_tokens: 64, pool_tokens: 128, ..ModelOptions::default() };
+    let model = Model::open(root().join(MODEL), &options).expect("the default model opens");
+    let (vocab, greedy, mut lines) = (model.config().vocab as u32, Logits::greedy(), String::new());
+    for salt in 0..3 {
+        let executor = model.core(CoreOptions::default()).expect("a core").executor();
+        let prompt: Vec<u32> = (0..PROMPT as u32).map(|i| (i * 37 + salt * 101 + 5) % vocab).collect();
+        let seq = executor.admit(&Admission::of(&prompt, 64)).expect("there is room");
+        let chunk = Chunk::new(0, PROMPT, PROMPT).expect("it is one");
+        let mut work = Work::Prefill { seq, chunk, whole: true, logits: &greedy };
+        let (mut said, mut rows) = (Vec::new(), Vec::new());
+        while said.len() < 24 {
+            executor.run(&[work], &mut rows).expect("there is room");
+            let Ok(Out::Tokens(tokens)) = &rows[0].out else { panic!("a token: {rows:?}") };
+            work = Work::Decode { seq, at: PROMPT + said.len(), token: tokens[0], logits: &greedy };
+            said.push(tokens[0].to_string());
+        }
+        lines += &(said.join(" ") + "\n");
+    }
+    lines
+}
+
+/// a scheduler in C admits, is refused, parks on the ticket in another thread, and goes on to the tokens of Rust.
+#[test]
+fn x_70_a_scheduler_in_c_says_what_rust_says() {
+    let out = folder();
+    let expected = expected_requests();
+    for (name, link) in [("executor-static", Link::Static), ("executor-shared", Link::Shared)] {
+        let Some(program) = build(out.path(), name, "cc", "-std=c11", link, &["tests/hosts/executor.c"]) else {
+            return;
+        };
+        assert_eq!(run(Command::new(&program).arg(root().join(MODEL))), expected, "{name}");
+        if link == Link::Static {
+            under_valgrind(&program, &[MODEL]);
+        }
     }
 }
 

@@ -71,6 +71,7 @@ const TABLE: &[(&str, &[&str])] = &[
         &[
             "timeline",
             "capacity",
+            "facade",
             "worker",
             "driver",
             "record",

@@ -5,11 +5,12 @@
 //! # Limits
 //! A wait with a descriptor keeps two of the process's descriptors until it ends.
 
+use core::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::bundle::{Bundle, ModelHandle, StatusCode, beside, code, status, without_model};
+use super::bundle::{ModelHandle, StatusCode, code, status, without_model};
 use super::guard::{Failure, Outcome, contain, out, plain, sized_out};
 use super::handle;
 use crate::capacity::{Bad, Blocked, Capacity, DOMAINS, Refusal, Shortfall, Ticket, WaitDescriptor};
@@ -199,34 +200,48 @@ pub(super) fn refused(refusal: Refusal) -> Failure {
     Failure::new(status_of(&refusal), refusal)
 }
 
-/// The coordinator of a model.
-fn coordinator(bundle: &Bundle) -> Outcome<&Capacity> {
-    let none = || Failure::new(Status::Unsupported, "this engine counts its capacity in another process");
-    bundle.capacity().ok_or_else(none)
+/// Handle of what has a coordinator: a model, or an executor. NULL is none.
+pub type CapacityHandle = *mut c_void;
+
+/// A call that any thread may make, on the coordinator of a model or an executor.
+fn counted(of: CapacityHandle, body: impl FnOnce(&Capacity) -> Outcome<()>) -> StatusCode {
+    code(coordinator(of).and_then(|capacity| {
+        let outcome = contain(|| body(&capacity)).unwrap_or(Err(Status::Fatal.into()));
+        outcome.map_err(|failure| failure.status)
+    }))
 }
 
-/// The epochs of a model now; the ticket watches every domain.
+/// The coordinator of a model or of an executor.
+fn coordinator(of: CapacityHandle) -> Result<Capacity, Status> {
+    match handle::executor(of.addr()) {
+        Ok(executor) => Ok(executor.capacity().clone()),
+        // An engine in another process counts there.
+        Err(_) => handle::model(of.addr())?.capacity().cloned().ok_or(Status::Unsupported),
+    }
+}
+
+/// The epochs of a model or an executor now; the ticket watches every domain.
 ///
-/// Threads: any, also while another one ticks. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED` (the engine counts elsewhere).
+/// Threads: any, also while another one ticks or runs. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED` (the engine counts elsewhere).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ictus_capacity_now(model: ModelHandle, ticket: *mut TicketRecord) -> StatusCode {
-    beside(model, |bundle| {
+pub unsafe extern "C" fn ictus_capacity_now(of: CapacityHandle, ticket: *mut TicketRecord) -> StatusCode {
+    counted(of, |capacity| {
         // SAFETY: the caller's pointer, as the module's documentation asks.
         let target = unsafe { out(ticket) }?;
-        target.set((&coordinator(bundle)?.now()).into());
+        target.set((&capacity.now()).into());
         Ok(())
     })
 }
 
 /// The level of memory, from one moment. Set `memory->struct_size` before the call.
 ///
-/// Threads: any, also while another one ticks. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED`.
+/// Threads: any, also while another one ticks or runs. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_ERR_OP_UNSUPPORTED`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ictus_capacity_memory(model: ModelHandle, memory: *mut MemoryRecord) -> StatusCode {
-    beside(model, |bundle| {
+pub unsafe extern "C" fn ictus_capacity_memory(of: CapacityHandle, memory: *mut MemoryRecord) -> StatusCode {
+    counted(of, |capacity| {
         // SAFETY: the caller's pointer, as the module's documentation asks.
         let target = unsafe { sized_out(memory) }?;
-        let memory = coordinator(bundle)?.memory();
+        let memory = capacity.memory();
         target.set(MemoryRecord {
             struct_size: target.bytes(),
             capacity: memory.capacity,
@@ -264,20 +279,20 @@ pub unsafe extern "C" fn ictus_last_blocked(model: ModelHandle, blocked: *mut Bl
 
 /// Whether a domain that the ticket watches has moved since: `*changed` is 1 or 0.
 ///
-/// Threads: any, also while another one ticks. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket),
-/// `ICTUS_ERR_IDENTITY_MISMATCH` (of another model), `ICTUS_ERR_FATAL` (an epoch is lower than what was seen), `ICTUS_ERR_OP_UNSUPPORTED`.
+/// Threads: any, also while another one ticks or runs. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket),
+/// `ICTUS_ERR_IDENTITY_MISMATCH` (of another one), `ICTUS_ERR_FATAL` (an epoch is lower than what was seen), `ICTUS_ERR_OP_UNSUPPORTED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ictus_capacity_changed(
-    model: ModelHandle,
+    of: CapacityHandle,
     ticket: *const TicketRecord,
     changed: *mut u32,
 ) -> StatusCode {
-    beside(model, |bundle| {
+    counted(of, |capacity| {
         // SAFETY: the caller's pointer, as the module's documentation asks.
         let source = unsafe { plain(ticket) }?;
         // SAFETY: as above.
         let target = unsafe { out(changed) }?;
-        let moved = coordinator(bundle)?.changed(&source.ticket()?).map_err(refused)?;
+        let moved = capacity.changed(&source.ticket()?).map_err(refused)?;
         target.set(moved.into());
         Ok(())
     })
@@ -285,7 +300,7 @@ pub unsafe extern "C" fn ictus_capacity_changed(
 
 /// A ticket that watches what either watches; of each domain the older observation counts.
 ///
-/// Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket), `ICTUS_ERR_IDENTITY_MISMATCH` (of two models).
+/// Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket), `ICTUS_ERR_IDENTITY_MISMATCH` (of two coordinators).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ictus_ticket_union(
     a: *const TicketRecord,
@@ -310,19 +325,19 @@ pub unsafe extern "C" fn ictus_ticket_union(
 /// `*woken` is 1 when there is news, and `*fresh` the ticket to go on with; 0 when the time is over, and `*fresh` is not written. News grant
 /// nothing: ask again. It holds no lock: another thread ticks meanwhile.
 /// Threads: any. Codes: `ICTUS_REJECT_BAD_STRUCT`, `ICTUS_REJECT_BOUNDS` (no ticket), `ICTUS_REJECT_ILLEGAL_COMBINATION` (it watches nothing),
-/// `ICTUS_ERR_IDENTITY_MISMATCH` (of another model), `ICTUS_ERR_UNKNOWN_HANDLE` (the model was released, or broke),
+/// `ICTUS_ERR_IDENTITY_MISMATCH` (of another one), `ICTUS_ERR_UNKNOWN_HANDLE` (it was released or shut down, or broke),
 /// `ICTUS_ERR_FATAL` (an epoch is lower than what was seen), `ICTUS_ERR_OP_UNSUPPORTED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ictus_capacity_wait(
-    model: ModelHandle,
+    of: CapacityHandle,
     ticket: *const TicketRecord,
     timeout_ns: u64,
     fresh: *mut TicketRecord,
     woken: *mut u32,
 ) -> StatusCode {
     let timeout = (timeout_ns != u64::MAX).then(|| Duration::from_nanos(timeout_ns));
-    // The model is let go before the wait: it may be released meanwhile, which ends the wait.
-    let begun = handle::model(model.addr()).and_then(|bundle| {
+    // The model or the executor is let go before the wait: it may be released meanwhile, which ends the wait.
+    let begun = coordinator(of).and_then(|capacity| {
         let begin = || -> Outcome<_> {
             // SAFETY: the caller's pointer, as the module's documentation asks.
             let source = unsafe { plain(ticket) }?;
@@ -330,7 +345,7 @@ pub unsafe extern "C" fn ictus_capacity_wait(
             let fresh = unsafe { out(fresh) }?;
             // SAFETY: as above.
             let woken = unsafe { out(woken) }?;
-            let wait = coordinator(&bundle)?.wait(source.ticket()?).map_err(refused)?;
+            let wait = capacity.wait(source.ticket()?).map_err(refused)?;
             Ok((wait, fresh, woken))
         };
         contain(begin).unwrap_or(Err(Status::Fatal.into())).map_err(|failure| failure.status)
@@ -349,23 +364,23 @@ pub unsafe extern "C" fn ictus_capacity_wait(
 ///
 /// Owner: `*wait` is the host's, which ends it with `ictus_capacity_wait_end`; the descriptor stays the library's, is valid until then, and is
 /// only polled. A process that is forked without `exec` delays the news until it ends.
-/// Threads: any, also while another one ticks. Codes: those of `ictus_capacity_wait`; `ICTUS_NEEDS_REPLAN` (no descriptor is left).
+/// Threads: any, also while another one ticks or runs. Codes: those of `ictus_capacity_wait`; `ICTUS_NEEDS_REPLAN` (no descriptor is left).
 /// There is no wait then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ictus_capacity_wait_begin(
-    model: ModelHandle,
+    of: CapacityHandle,
     ticket: *const TicketRecord,
     wait: *mut WaitNumber,
     descriptor: *mut i32,
 ) -> StatusCode {
-    beside(model, |bundle| {
+    counted(of, |capacity| {
         // SAFETY: the caller's pointer, as the module's documentation asks.
         let source = unsafe { plain(ticket) }?;
         // SAFETY: as above.
         let target = unsafe { out(wait) }?;
         // SAFETY: as above.
         let descriptor = unsafe { out(descriptor) }?;
-        let wait = coordinator(bundle)?.wait(source.ticket()?).map_err(refused)?;
+        let wait = capacity.wait(source.ticket()?).map_err(refused)?;
         let polled = wait.descriptor().map_err(|error| Failure::because(Status::NeedsReplan, &error))?;
         descriptor.set(polled.as_fd().as_raw_fd());
         let number = handle::insert_wait(WaitObject(Mutex::new(polled)));

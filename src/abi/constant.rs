@@ -1,6 +1,12 @@
 #![forbid(unsafe_code)]
 //! Constants of the extension functions; those of the records are in [`record::constant`](crate::record::constant).
 
+pub mod executor;
+
+use self::executor::{
+    admission_flag, bad, end, executor_fault, executor_flag, executor_state, feature, fit, logits, out, refusal,
+    sequence_state, work,
+};
 use crate::record::layout::{Constant, ConstantGroup};
 
 /// How much an engine says through its log callback.
@@ -294,6 +300,90 @@ extension! {
         "ICTUS_LACK_NOW" = lack::NOW,
         "ICTUS_LACK_GROWTH" = lack::GROWTH,
         "ICTUS_LACK_NEVER" = lack::NEVER,
+    }
+    "EXECUTOR_FLAG" {
+        "ICTUS_EXECUTOR_UNMIXED" = executor_flag::UNMIXED,
+    }
+    "ADMISSION_FLAG" {
+        "ICTUS_ADMISSION_REUSE" = admission_flag::REUSE,
+        "ICTUS_ADMISSION_UNCOUNTED" = admission_flag::UNCOUNTED,
+    }
+    "FIT" {
+        "ICTUS_FIT_NOW" = fit::NOW,
+        "ICTUS_FIT_INPUT" = fit::INPUT,
+        "ICTUS_FIT_CEILING" = fit::CEILING,
+    }
+    "WORK" {
+        "ICTUS_WORK_PREFILL" = work::PREFILL,
+        "ICTUS_WORK_DECODE" = work::DECODE,
+        "ICTUS_WORK_VERIFY" = work::VERIFY,
+    }
+    "LOGITS" {
+        "ICTUS_LOGITS_GREEDY" = logits::GREEDY,
+        "ICTUS_LOGITS_FULL" = logits::FULL,
+    }
+    "OUT" {
+        "ICTUS_OUT_SILENT" = out::SILENT,
+        "ICTUS_OUT_LOGITS" = out::LOGITS,
+        "ICTUS_OUT_TOKENS" = out::TOKENS,
+        "ICTUS_OUT_NO_FINITE" = out::NO_FINITE,
+        "ICTUS_OUT_FAULT" = out::FAULT,
+    }
+    "REFUSAL" {
+        "ICTUS_REFUSAL_NONE" = refusal::NONE,
+        "ICTUS_REFUSAL_BLOCKED" = refusal::BLOCKED,
+        "ICTUS_REFUSAL_NEVER" = refusal::NEVER,
+        "ICTUS_REFUSAL_UNSUPPORTED" = refusal::UNSUPPORTED,
+        "ICTUS_REFUSAL_BAD" = refusal::BAD,
+    }
+    "BAD" {
+        "ICTUS_BAD_BOUNDS" = bad::BOUNDS,
+        "ICTUS_BAD_FRONTIER" = bad::FRONTIER,
+        "ICTUS_BAD_DUPLICATE" = bad::DUPLICATE,
+        "ICTUS_BAD_STALE" = bad::STALE,
+        "ICTUS_BAD_FOREIGN" = bad::FOREIGN,
+        "ICTUS_BAD_BUSY" = bad::BUSY,
+        "ICTUS_BAD_FAULTED" = bad::FAULTED,
+        "ICTUS_BAD_POLICY" = bad::POLICY,
+        "ICTUS_BAD_CLOSED" = bad::CLOSED,
+        "ICTUS_BAD_REGRESSED" = bad::REGRESSED,
+        "ICTUS_BAD_EXHAUSTED" = bad::EXHAUSTED,
+        "ICTUS_BAD_POISONED" = bad::POISONED,
+    }
+    "FEATURE" {
+        "ICTUS_FEATURE_MIXED" = feature::MIXED,
+        "ICTUS_FEATURE_VERIFY" = feature::VERIFY,
+        "ICTUS_FEATURE_TRUNCATE" = feature::TRUNCATE,
+        "ICTUS_FEATURE_GREEDY_DEVICE" = feature::GREEDY_DEVICE,
+        "ICTUS_FEATURE_GROW" = feature::GROW,
+        "ICTUS_FEATURE_EXPORT" = feature::EXPORT,
+        "ICTUS_FEATURE_REUSE" = feature::REUSE,
+        "ICTUS_FEATURE_ITEMS" = feature::ITEMS,
+        "ICTUS_FEATURE_TOKENS" = feature::TOKENS,
+    }
+    "END" {
+        "ICTUS_END_COMPLETED" = end::COMPLETED,
+        "ICTUS_END_CANCELLED" = end::CANCELLED,
+        "ICTUS_END_FAILED" = end::FAILED,
+        "ICTUS_END_RECOMPUTE" = end::RECOMPUTE,
+    }
+    "EXECUTOR_FAULT" {
+        "ICTUS_EXECUTOR_FAULT_CONTRACT" = executor_fault::CONTRACT,
+        "ICTUS_EXECUTOR_FAULT_CANCELLED" = executor_fault::CANCELLED,
+        "ICTUS_EXECUTOR_FAULT_DEVICE" = executor_fault::DEVICE,
+        "ICTUS_EXECUTOR_FAULT_MEMORY" = executor_fault::MEMORY,
+    }
+    "SEQUENCE_STATE" {
+        "ICTUS_SEQUENCE_INTACT" = sequence_state::INTACT,
+        "ICTUS_SEQUENCE_LOST" = sequence_state::LOST,
+        "ICTUS_SEQUENCE_HELD" = sequence_state::HELD,
+    }
+    "EXECUTOR_STATE" {
+        "ICTUS_EXECUTOR_STATE_LOADING" = executor_state::LOADING,
+        "ICTUS_EXECUTOR_STATE_READY" = executor_state::READY,
+        "ICTUS_EXECUTOR_STATE_BUSY" = executor_state::BUSY,
+        "ICTUS_EXECUTOR_STATE_FAULTED" = executor_state::FAULTED,
+        "ICTUS_EXECUTOR_STATE_CLOSING" = executor_state::CLOSING,
     }
     "TOKEN" {
         "ICTUS_NO_TOKEN" = NO_TOKEN,

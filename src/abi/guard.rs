@@ -217,14 +217,25 @@ pub(super) struct Buffer<T> {
 impl<T: Copy> Buffer<T> {
     /// Copies all of `values` to the start of the buffer, or nothing when they do not fit.
     pub(super) fn fill(&self, values: &[T]) -> Result<(), Status> {
-        if values.len() > self.capacity {
+        self.put(0, values)
+    }
+
+    /// Copies all of `values` into the buffer from element `at` on, or nothing when they do not fit.
+    pub(super) fn put(&self, at: usize, values: &[T]) -> Result<(), Status> {
+        if !at.checked_add(values.len()).is_some_and(|end| self.holds(end)) {
             return Err(Status::BufferTooSmall);
         }
+        let target = self.target.as_ptr().wrapping_add(at);
         // SAFETY:
-        // - The target is valid for `capacity` writes (promised in `buffer`), and the values are no more.
+        // - The target is valid for `capacity` writes (promised in `buffer`), and the values end before that.
         // - They do not overlap: the values are ours, the target is the caller's.
-        unsafe { core::ptr::copy_nonoverlapping(values.as_ptr(), self.target.as_ptr(), values.len()) };
+        unsafe { core::ptr::copy_nonoverlapping(values.as_ptr(), target, values.len()) };
         Ok(())
+    }
+
+    /// Whether so many elements fit.
+    pub(super) fn holds(&self, count: usize) -> bool {
+        count <= self.capacity
     }
 }
 

@@ -14,6 +14,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::bundle::Bundle;
 use super::capacity::WaitObject;
 use super::driver::DriverObject;
+use super::executor::ExecutorObject;
+use crate::capacity::DeviceAccount;
 use crate::engine::SeqHandle;
 use crate::record::Status;
 
@@ -28,6 +30,8 @@ struct Table {
     sequences: BTreeMap<usize, Sequence>,
     drivers: BTreeMap<usize, Arc<DriverObject>>,
     waits: BTreeMap<usize, Arc<WaitObject>>,
+    executors: BTreeMap<usize, Arc<ExecutorObject>>,
+    accounts: BTreeMap<usize, DeviceAccount>,
 }
 
 /// A sequence of a model.
@@ -43,6 +47,8 @@ static TABLE: RwLock<Table> = RwLock::new(Table {
     sequences: BTreeMap::new(),
     drivers: BTreeMap::new(),
     waits: BTreeMap::new(),
+    executors: BTreeMap::new(),
+    accounts: BTreeMap::new(),
 });
 
 /// Low bits that keep handles apart from each other and from addresses.
@@ -50,6 +56,8 @@ const MODEL: usize = 1;
 const SEQUENCE: usize = 3;
 const DRIVER: usize = 5;
 const WAIT: usize = 7;
+const EXECUTOR: usize = 9;
+const ACCOUNT: usize = 11;
 const STEP: usize = 16;
 
 /// A table whose writer panicked is whole: every change below is one insertion or removal.
@@ -155,4 +163,42 @@ pub(super) fn insert_wait(wait: WaitObject) -> usize {
 /// Takes a wait out of the table.
 pub(super) fn remove_wait(number: usize) -> Result<Arc<WaitObject>, Status> {
     write(|table| table.waits.remove(&number)).ok_or(Status::UnknownHandle)
+}
+
+/// Enters an executor.
+pub(super) fn insert_executor(executor: ExecutorObject) -> usize {
+    write(|table| {
+        let number = table.number(EXECUTOR);
+        table.executors.insert(number, Arc::new(executor));
+        number
+    })
+}
+
+/// The executor with this handle.
+pub(super) fn executor(number: usize) -> Result<Arc<ExecutorObject>, Status> {
+    read(|table| table.executors.get(&number).cloned()).ok_or(Status::UnknownHandle)
+}
+
+/// Takes an executor out of the table.
+pub(super) fn remove_executor(number: usize) -> Result<Arc<ExecutorObject>, Status> {
+    write(|table| table.executors.remove(&number)).ok_or(Status::UnknownHandle)
+}
+
+/// Enters a device account.
+pub(super) fn insert_account(account: DeviceAccount) -> usize {
+    write(|table| {
+        let number = table.number(ACCOUNT);
+        table.accounts.insert(number, account);
+        number
+    })
+}
+
+/// The device account with this handle.
+pub(super) fn account(number: usize) -> Result<DeviceAccount, Status> {
+    read(|table| table.accounts.get(&number).cloned()).ok_or(Status::UnknownHandle)
+}
+
+/// Takes a device account out of the table.
+pub(super) fn remove_account(number: usize) -> Result<DeviceAccount, Status> {
+    write(|table| table.accounts.remove(&number)).ok_or(Status::UnknownHandle)
 }

@@ -4,8 +4,10 @@
 //! They are not part of the ABI hash: they begin with their size and grow at their end.
 
 use super::{
-    BlockedRecord, ChatMessage, ClaimedSampling, DriverChoices, DriverEvent, DriverRequest, LaneCostRecord,
-    MemoryRecord, ModelInfo, ModelPlan, OpenOptions, RingShape, ShortfallRecord, TicketRecord,
+    AdmissionRecord, BlockedRecord, ChatMessage, ClaimedSampling, DriverChoices, DriverEvent, DriverRequest,
+    ExecutorChoices, ExecutorInfo, ExecutorSeq, ExecutorStats, LaneCostRecord, LatencyRecord, LogitsRecord,
+    MemoryRecord, ModelInfo, ModelPlan, OpenOptions, ReceiptRecord, RefusalRecord, RingShape, RowRecord,
+    ShortfallRecord, TicketRecord, WorkRecord,
 };
 use crate::record::layout::table::records;
 
@@ -206,6 +208,136 @@ records! {
         blocks_total: "uint64_t",
         blocks_free: "uint64_t",
         blocks_evictable: "uint64_t",
+    }
+    record ExecutorChoices "ExecutorChoices" "ictus_executor_options_t" {
+        struct_size: "uint64_t",
+        workspace_bytes: "uint64_t",
+        workspace_token_bytes: "uint64_t",
+        arena_bytes: "uint64_t",
+        arena_max_bytes: "uint64_t",
+        max_batch_tokens: "uint64_t",
+        budget_bytes: "uint64_t",
+        ceiling_bytes: "uint64_t",
+        account: "ictus_account_t",
+        max_items: "uint32_t",
+        flags: "uint32_t",
+        host_export_bytes: "uint64_t",
+    }
+    record ExecutorInfo "ExecutorInfo" "ictus_executor_info_t" {
+        struct_size: "uint64_t",
+        max_sequences: "uint64_t",
+        max_tokens: "uint64_t",
+        max_items: "uint64_t",
+        max_batch_tokens: "uint64_t",
+        block_tokens: "uint64_t",
+        blocks: "uint64_t",
+        static_bytes: "uint64_t",
+        token_bytes: "uint64_t",
+        sequence_bytes: "uint64_t",
+        workspace_bytes: "uint64_t",
+        workspace_token_bytes: "uint64_t",
+        vocab: "uint32_t",
+        kv_bits: "uint32_t",
+        features: "uint32_t",
+        _pad0: "uint32_t",
+        device: "char[32]",
+        architecture: "char[32]",
+    }
+    value ExecutorSeq "ExecutorSeq" "ictus_executor_seq_t" {
+        core: "uint32_t",
+        slot: "uint32_t",
+        generation: "uint64_t",
+    }
+    record AdmissionRecord "AdmissionRecord" "ictus_admission_t" {
+        struct_size: "uint64_t",
+        prompt: "const uint32_t *",
+        n_prompt: "uint64_t",
+        replayed: "const uint32_t *",
+        n_replayed: "uint64_t",
+        ceiling: "uint64_t",
+        tag: "uint64_t",
+        fit: "uint32_t",
+        pressure: "uint32_t",
+        flags: "uint32_t",
+        _pad0: "uint32_t",
+    }
+    record LogitsRecord "LogitsRecord" "ictus_logits_t" {
+        struct_size: "uint64_t",
+        mask: "const uint8_t *",
+        n_mask: "uint64_t",
+        penalised: "const uint32_t *",
+        n_penalised: "uint64_t",
+        penalty: "float",
+        kind: "uint32_t",
+    }
+    record WorkRecord "WorkRecord" "ictus_work_t" {
+        seq: "ictus_executor_seq_t",
+        start: "uint64_t",
+        count: "uint64_t",
+        total: "uint64_t",
+        tokens: "const uint32_t *",
+        logits: "const ictus_logits_t *",
+        kind: "uint32_t",
+        whole: "uint32_t",
+    }
+    value RowRecord "RowRecord" "ictus_row_t" {
+        seq: "ictus_executor_seq_t",
+        ran_start: "uint64_t",
+        ran_end: "uint64_t",
+        first: "uint64_t",
+        count: "uint64_t",
+        kind: "uint32_t",
+        probes: "uint32_t",
+        fault: "uint32_t",
+        state: "uint32_t",
+        detail: "uint32_t",
+        _pad0: "uint32_t",
+    }
+    record RefusalRecord "RefusalRecord" "ictus_refusal_t" {
+        struct_size: "uint64_t",
+        kind: "uint32_t",
+        why: "uint32_t",
+        at: "uint32_t",
+        feature: "uint32_t",
+        blocked: "ictus_blocked_t",
+    }
+    record ReceiptRecord "ReceiptRecord" "ictus_receipt_t" {
+        struct_size: "uint64_t",
+        freed: "uint64_t[7]",
+        gained: "uint64_t[7]",
+        at: "ictus_ticket_t",
+        decoding: "uint32_t",
+        pending: "uint32_t",
+    }
+    value LatencyRecord "LatencyRecord" "ictus_latency_t" {
+        counts: "uint64_t[48]",
+        total_ns: "uint64_t",
+    }
+    record ExecutorStats "ExecutorStats" "ictus_executor_stats_t" {
+        struct_size: "uint64_t",
+        state: "uint32_t",
+        _pad0: "uint32_t",
+        admissions: "uint64_t",
+        blocked: "uint64_t",
+        never: "uint64_t",
+        unsupported: "uint64_t",
+        bad: "uint64_t",
+        runs: "uint64_t",
+        rows: "uint64_t[3]",
+        prefill_tokens: "uint64_t",
+        decode_tokens: "uint64_t",
+        narrowings: "uint64_t",
+        growths: "uint64_t",
+        evictions: "uint64_t",
+        faults: "uint64_t[4]",
+        non_finite_rows: "uint64_t",
+        completed: "uint64_t",
+        prompt_tokens: "uint64_t",
+        output_tokens: "uint64_t",
+        waiters: "uint64_t",
+        accounting_faults: "uint64_t",
+        prefill: "ictus_latency_t",
+        decode: "ictus_latency_t",
     }
     value ChatMessage "ChatMessage" "ictus_chat_message_t" {
         role: "const char *",

@@ -21,12 +21,14 @@
 //! - One thread is inside a model at a time. Another one waits; the same one, from a callback, is refused with `Busy`.
 //! - Outputs are written on success only, but for the sizes that `BufferTooSmall` reports.
 
+mod account;
 mod adapter;
 pub mod bundle;
 mod cache;
 mod capacity;
 pub mod constant;
 mod driver;
+mod executor;
 mod guard;
 mod handle;
 pub mod layout;
@@ -47,6 +49,7 @@ mod trace;
 mod version;
 mod whole;
 
+pub use account::{AccountNumber, OpaqueAccount, ictus_account_create, ictus_account_free, ictus_account_level};
 pub use adapter::{
     ictus_adapter_bind, ictus_adapter_bytes, ictus_adapter_digest, ictus_adapter_load, ictus_adapter_unload,
     ictus_lora_load, ictus_lora_unload, ictus_seed_acquire_adapted, ictus_space_match_adapted,
@@ -55,13 +58,22 @@ pub use adapter::{
 pub use bundle::{ModelHandle, OpId, SequenceHandle, StatusCode, adopt_engine};
 pub use cache::{ictus_cache_evict, ictus_cache_evict_entries, ictus_unpublish};
 pub use capacity::{
-    BlockedRecord, MemoryRecord, OpaqueWait, ShortfallRecord, TicketRecord, WaitNumber, ictus_capacity_changed,
-    ictus_capacity_memory, ictus_capacity_now, ictus_capacity_wait, ictus_capacity_wait_begin, ictus_capacity_wait_end,
-    ictus_last_blocked, ictus_ticket_union,
+    BlockedRecord, CapacityHandle, MemoryRecord, OpaqueWait, ShortfallRecord, TicketRecord, WaitNumber,
+    ictus_capacity_changed, ictus_capacity_memory, ictus_capacity_now, ictus_capacity_wait, ictus_capacity_wait_begin,
+    ictus_capacity_wait_end, ictus_last_blocked, ictus_ticket_union,
 };
 pub use driver::{
     DriverChoices, DriverEvent, DriverNumber, DriverRequest, OpaqueDriver, ictus_driver_cancel, ictus_driver_create,
     ictus_driver_destroy, ictus_driver_next_event, ictus_driver_step, ictus_driver_submit,
+};
+pub use executor::{
+    AdmissionRecord, ExecutorChoices, ExecutorInfo, ExecutorNumber, ExecutorSeq, ExecutorStats, LatencyRecord,
+    LogitsRecord, OpaqueExecutor, ReceiptRecord, RefusalRecord, RowRecord, WorkRecord, adopt_core,
+    ictus_blocked_narrower, ictus_executor_absent, ictus_executor_admit, ictus_executor_close, ictus_executor_create,
+    ictus_executor_destroy, ictus_executor_estimate, ictus_executor_frees, ictus_executor_frontier,
+    ictus_executor_grow, ictus_executor_held, ictus_executor_info, ictus_executor_last_error, ictus_executor_open,
+    ictus_executor_prepare, ictus_executor_reserve, ictus_executor_run, ictus_executor_shutdown, ictus_executor_stats,
+    ictus_executor_tick_host, ictus_executor_truncate,
 };
 pub use handle::OpaqueSequence;
 pub use log::{LogFn, ictus_model_last_error, ictus_model_log};

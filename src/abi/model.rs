@@ -10,6 +10,7 @@ use super::log::Log;
 use crate::backend::cpu::{HostThreads, Lent};
 use crate::backend::{Arithmetic, BackendError, KvType};
 use crate::checkpoint::CheckpointError;
+use crate::facade::CoreError;
 use crate::open::{Device, Error, Model, ModelOptions, Progress};
 use crate::record::Status;
 use crate::record::view::{Plain, record};
@@ -180,6 +181,9 @@ impl From<Error> for Failure {
             Error::Checkpoint(CheckpointError::Read { .. }) => Status::UnknownHandle,
             Error::Backend(BackendError::NoDevice { .. }) | Error::NoVocabulary => Status::Unsupported,
             Error::Backend(_) | Error::Runtime(_) => Status::NeedsReplan,
+            Error::Core(CoreError::Items { .. } | CoreError::Arena { .. }) => Status::RejectBounds,
+            Error::Core(CoreError::Memory) => Status::RejectBudget,
+            Error::Core(_) => Status::Unsupported,
             Error::PlanTooLarge | Error::OverBudget { .. } => Status::RejectBudget,
             Error::Cancelled => Status::Busy,
             _ => Status::RejectBadStruct,
@@ -293,7 +297,7 @@ fn host_threads(source: &OpenOptions) -> Option<HostThreads> {
 ///
 /// # Safety
 /// As [`versioned`].
-unsafe fn read_options(source: *const OpenOptions) -> Result<OpenOptions, Status> {
+pub(super) unsafe fn read_options(source: *const OpenOptions) -> Result<OpenOptions, Status> {
     match source.is_null() {
         true => Ok(OpenOptions::zeroed()),
         // SAFETY: the promise of this function.
@@ -302,7 +306,7 @@ unsafe fn read_options(source: *const OpenOptions) -> Result<OpenOptions, Status
 }
 
 /// Runs the body of a call that has no model yet; why it failed goes into the caller's buffer, cut to fit.
-fn without_model(error_text: Result<Buffer<u8>, Status>, body: impl FnOnce() -> Outcome<()>) -> StatusCode {
+pub(super) fn without_model(error_text: Result<Buffer<u8>, Status>, body: impl FnOnce() -> Outcome<()>) -> StatusCode {
     let error_text = match error_text {
         Ok(error_text) => error_text,
         Err(status) => return status.code(),
@@ -313,7 +317,8 @@ fn without_model(error_text: Result<Buffer<u8>, Status>, body: impl FnOnce() -> 
     failure.status.code()
 }
 
-fn open(path: &str, source: &OpenOptions) -> Outcome<ModelHandle> {
+/// Opens a model file; the log is the one that its options name.
+pub(super) fn open_model(path: &str, source: &OpenOptions) -> Outcome<(Model, Log)> {
     let options = options(source)?;
     let log = Log::new(source.log_level, source.on_log, source.log_user)?;
     let mut tell = |progress: Progress| {
@@ -323,12 +328,16 @@ fn open(path: &str, source: &OpenOptions) -> Outcome<ModelHandle> {
         if answer == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     let model = Model::open_with_progress(path, &options, &mut tell)?;
-    let engine = model.engine()?;
     log.line(
         log_level::INFO,
         &format!("opened {path}: {} with {} tokens of context", model.name(), model.context_tokens()),
     );
-    Ok(bundle::insert(engine, Some(model), log))
+    Ok((model, log))
+}
+
+fn open(path: &str, source: &OpenOptions) -> Outcome<ModelHandle> {
+    let (model, log) = open_model(path, source)?;
+    Ok(bundle::insert(model.engine()?, Some(model), log))
 }
 
 /// Opens a model and makes an engine of it. The file is mapped: keep it as it is while the model lives.
