@@ -1,6 +1,6 @@
 #!/bin/sh
 # install.sh PREFIX [--no-build] [--library-dir DIR]: what C and C++ programs need to link ictus, below PREFIX:
-#   include/ictus.h, ictus.hpp
+#   include/ictus.h, ictus.hpp, and the parts of the latter in include/ictus
 #   lib/libictus.so -> libictus.so.0.MINOR (from 1.0 on: libictus.so.MAJOR) -> libictus.so.VERSION, lib/libictus.a
 #   lib/pkgconfig/ictus.pc
 #   lib/cmake/ictus/ictusConfig.cmake, ictusConfigVersion.cmake
@@ -96,10 +96,13 @@ fill() {
 filled=$(mktemp)
 trap 'rm -f "$filled"' EXIT
 umask 022
-mkdir -p "$root/include" "$root/lib/pkgconfig" "$root/lib/cmake/ictus"
+mkdir -p "$root/include/ictus" "$root/lib/pkgconfig" "$root/lib/cmake/ictus"
 
 put include/ictus.h include/ictus.h 644
 put include/ictus.hpp include/ictus.hpp 644
+for header in include/ictus/*.hpp; do
+    put "$header" "$header" 644
+done
 put "$library_dir/libictus.so" "lib/libictus.so.$version" 755
 link "libictus.so.$version" "lib/$soname"
 link "$soname" lib/libictus.so

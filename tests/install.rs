@@ -232,6 +232,12 @@ fn installing_again_changes_nothing_and_destdir_stages_it() {
     let names = vec![
         "include/ictus.h".to_owned(),
         "include/ictus.hpp".into(),
+        "include/ictus/base.hpp".into(),
+        "include/ictus/capacity.hpp".into(),
+        "include/ictus/driver.hpp".into(),
+        "include/ictus/executor.hpp".into(),
+        "include/ictus/model.hpp".into(),
+        "include/ictus/tick.hpp".into(),
         "lib/cmake/ictus/ictusConfig.cmake".into(),
         "lib/cmake/ictus/ictusConfigVersion.cmake".into(),
         "lib/libictus.a".into(),

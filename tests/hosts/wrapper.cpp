@@ -1,6 +1,7 @@
 // Every part of the C++ wrapper against the C functions below it. argv[1]: a model, argv[2]: one with a chat template or "-".
 #include <ictus.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -45,6 +46,78 @@ static std::vector<std::uint32_t> greedy(ictus::Model &model, const std::string 
     retire.retire(3);
     CHECK(model.tick(retire).record().mem.pool_blocks_used == 0);
     return emitted;
+}
+
+/* An executor over the weights of a model: batches, refusals with their evidence, waits, and the tick engine of the same core. */
+static void executed(ictus::Model &model) {
+    ictus::DeviceAccount account(UINT64_MAX);
+    ictus::Executor executor(model, ictus::ExecutorOptions().account(account));
+    const ictus_executor_info_t info = executor.info();
+    CHECK(info.vocab == model.info().vocab_size && account.claimed() > info.static_bytes && account.usable() == UINT64_MAX);
+    executor.prepare();
+    const std::vector<std::uint32_t> prompt = model.tokenize("Once upon a time");
+    const std::uint64_t n_prompt = prompt.size();
+    const ictus_executor_seq_t seq = executor.admit(ictus::Admission(prompt, n_prompt + 16).reuse());
+    ictus::Batch batch;
+    ictus::Rows rows;
+    executor.reserve(batch.prefill(seq, 0, n_prompt, n_prompt));
+    executor.run(batch, rows);
+    std::vector<std::uint32_t> said = {rows.token(0)};
+    while (said.size() < 8) {
+        batch.clear();
+        executor.run(batch.decode(seq, n_prompt + said.size() - 1, said.back()), rows);
+        said.push_back(rows.token(0));
+    }
+    // In one pass, as rows: the best value of each is the next token.
+    executor.truncate(seq, n_prompt);
+    ictus_logits_t full{};
+    full.struct_size = sizeof full;
+    full.kind = ICTUS_LOGITS_FULL;
+    batch.clear();
+    executor.run(batch.verify(seq, n_prompt, {said[0], said[1]}, &full), rows);
+    CHECK(rows.rows[0].count == 2 && rows.logits.size() == 2 * info.vocab);
+    for (std::size_t row = 0; row < 2; row++) {
+        const float *values = rows.logits.data() + row * info.vocab;
+        CHECK(*std::max_element(values, values + info.vocab) == values[said[row + 1]]);
+    }
+    CHECK(executor.frontier(seq) == n_prompt + 2 && executor.held(seq)[ICTUS_DOMAIN_SLOTS - 1] == 1);
+    CHECK(executor.frees({seq}) == executor.held(seq));
+
+    // A refusal says what is short; a wait on its ticket ends with the close that gives it back.
+    const ictus::Capacity capacity = executor.capacity();
+    std::vector<ictus_executor_seq_t> hoard;
+    ictus_ticket_t ticket{};
+    while (ticket.watch == 0) {
+        try {
+            hoard.push_back(executor.admit(ictus::Admission({1}, 2)));
+        } catch (const ictus::Refusal &refusal) {
+            CHECK(refusal.blocked() && refusal.status() == ICTUS_NEEDS_REPLAN && refusal.record().blocked.n_short > 0);
+            ticket = refusal.ticket();
+        }
+    }
+    CHECK(!capacity.changed(ticket) && !capacity.wait(ticket, std::chrono::milliseconds(1)));
+    ictus::Wait wait = capacity.begin_wait(ticket);
+    std::thread waiting([&] { CHECK(capacity.wait(ictus::ticket_union(ticket, ticket))); });
+    const ictus_receipt_t receipt = executor.close(hoard.back(), ICTUS_END_CANCELLED);
+    waiting.join();
+    CHECK(receipt.freed[ICTUS_DOMAIN_SLOTS - 1] == 1 && wait.descriptor() >= 0 && wait.end() && capacity.changed(ticket));
+    CHECK(thrown([&] { executor.close(hoard.back(), ICTUS_END_CANCELLED); }) == ICTUS_ERR_UNKNOWN_HANDLE);
+    hoard.pop_back();
+    for (const ictus_executor_seq_t &one : hoard) executor.close(one, ICTUS_END_FAILED);
+    executor.close(seq, ICTUS_END_COMPLETED, n_prompt, 2);
+    CHECK(executor.stats().completed == 1 && executor.stats().accounting_faults == 0);
+    CHECK(thrown([&] { executor.grow(ictus_blocked_t{}); }) == ICTUS_REJECT_BAD_STRUCT);
+
+    {
+        ictus::Model host = executor.tick_host();
+        CHECK(thrown([&] { executor.tick_host(); }) == ICTUS_EBUSY);
+        host.create_rings();
+        CHECK(greedy(host, "Once upon a time", 8) == said);
+        CHECK(ictus::Capacity(host.handle()).memory().own_claimed == capacity.memory().own_claimed);
+    }
+    ictus::Executor moved = std::move(executor);
+    CHECK(moved.shutdown().pending == 0);
+    CHECK(thrown([&] { moved.admit(ictus::Admission({1}, 2)); }) == ICTUS_ERR_UNKNOWN_HANDLE);
 }
 
 int main(int argc, char **argv) {
@@ -206,6 +279,8 @@ int main(int argc, char **argv) {
         if (threaded) CHECK(thrown([&] { driver.step(); }) == ICTUS_ERR_OP_UNSUPPORTED);
     }
     CHECK(said[0] == said[1] && !said[0].empty());
+
+    executed(owner);
 
     std::puts("wrapper: ok");
     return 0;
