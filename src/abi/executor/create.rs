@@ -16,7 +16,7 @@ use crate::abi::model::{OpenOptions, open_model, read_options, without_model};
 use crate::capacity::{Bad, Refusal};
 use crate::engine::Engine;
 use crate::facade::{Core, CoreBounds, Logits};
-use crate::open::Model;
+use crate::open::{Device, Model};
 use crate::record::Status;
 use crate::record::view::Plain;
 use crate::runtime::Runtime;
@@ -65,8 +65,15 @@ fn executor_of(model: &Model, source: &ExecutorChoices) -> Outcome<ExecutorNumbe
         account,
         ceiling_bytes: source.ceiling_bytes,
     };
-    let core = model.core_within(core_options(source)?, &bounds)?;
-    Ok(insert(core, Some(model.clone())))
+    let options = core_options(source)?;
+    let kept = Some(model.clone());
+    match model.device() {
+        Device::Cpu => Ok(insert(model.core_within(options, &bounds)?, kept)),
+        #[cfg(feature = "cuda")]
+        Device::Cuda => Ok(insert(model.cuda_core_within(options, &bounds)?, kept)),
+        #[cfg(not(feature = "cuda"))]
+        Device::Cuda => Err(Failure::new(Status::Unsupported, "this build has no CUDA backend")),
+    }
 }
 
 /// Opens a model and makes an executor of it, and no engine beside.
