@@ -173,7 +173,7 @@ fn x_70_a_host_in_c_waits_for_room() {
 
 /// What the requests of the executor host say, from the Rust API, each alone.
 fn expected_requests() -> String {
-    const PROMPT: usize = 40;
+    const PROMPT: usize = 20;
     let options = ModelOptions { threads: 1, context_tokens: 64, pool_tokens: 128, ..ModelOptions::default() };
     let model = Model::open(root().join(MODEL), &options).expect("the default model opens");
     let (vocab, greedy, mut lines) = (model.config().vocab as u32, Logits::greedy(), String::new());
@@ -184,7 +184,7 @@ fn expected_requests() -> String {
         let chunk = Chunk::new(0, PROMPT, PROMPT).expect("it is one");
         let mut work = Work::Prefill { seq, chunk, whole: true, logits: &greedy };
         let (mut said, mut rows) = (Vec::new(), Vec::new());
-        while said.len() < 24 {
+        while said.len() < 8 {
             executor.run(&[work], &mut rows).expect("there is room");
             let Ok(Out::Tokens(tokens)) = &rows[0].out else { panic!("a token: {rows:?}") };
             work = Work::Decode { seq, at: PROMPT + said.len(), token: tokens[0], logits: &greedy };

@@ -18,7 +18,7 @@
     } while (0)
 #define OK(call) CHECK((call) == ICTUS_STATUS_OK)
 
-enum { PROMPT = 40, OUTPUTS = 24, BLOCKS = ICTUS_DOMAIN_BLOCKS - 1, SLOTS = ICTUS_DOMAIN_SLOTS - 1 };
+enum { PROMPT = 20, OUTPUTS = 8, BLOCKS = ICTUS_DOMAIN_BLOCKS - 1, SLOTS = ICTUS_DOMAIN_SLOTS - 1 };
 
 struct request {
     ictus_executor_seq_t seq;
@@ -149,15 +149,15 @@ static void look_closer(ictus_executor_t executor, const struct request *known, 
     uint64_t frontier = 0, units[7];
     OK(ictus_executor_frontier(executor, again.seq, &frontier));
     OK(ictus_executor_held(executor, again.seq, units));
-    CHECK(frontier == PROMPT + 4 && units[SLOTS] == 1 && units[BLOCKS] == 3);
+    CHECK(frontier == PROMPT + 4 && units[SLOTS] == 1 && units[BLOCKS] == 2);
     OK(ictus_executor_frees(executor, &again.seq, 1, units));
-    CHECK(units[SLOTS] == 1 && units[BLOCKS] == 3);
+    CHECK(units[SLOTS] == 1 && units[BLOCKS] == 2);
     ictus_work_t ahead = {.seq = again.seq, .start = PROMPT + 4, .count = 1, .tokens = &best, .kind = ICTUS_WORK_DECODE};
     ictus_receipt_t receipt = {.struct_size = sizeof receipt};
     OK(ictus_executor_reserve(executor, array_of(&ahead, 1), ICTUS_FIT_CEILING, &receipt, NULL));
     CHECK(receipt.gained[BLOCKS] == 0);
     OK(ictus_executor_close(executor, again.seq, ICTUS_END_RECOMPUTE, 0, 0, &receipt, NULL));
-    CHECK(receipt.freed[BLOCKS] == 3 && receipt.decoding == 1 && receipt.pending == 0);
+    CHECK(receipt.freed[BLOCKS] == 2 && receipt.decoding == 1 && receipt.pending == 0);
     CHECK(ictus_executor_close(executor, again.seq, ICTUS_END_CANCELLED, 0, 0, NULL, &refusal) == ICTUS_ERR_UNKNOWN_HANDLE);
     CHECK(refusal.kind == ICTUS_REFUSAL_BAD && refusal.why == ICTUS_BAD_STALE);
     free(row);
@@ -201,7 +201,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     ictus_model_options_t model_options = {.struct_size = sizeof model_options, .threads = 1, .page_size_tokens = 16, .max_lanes = 4};
     model_options.context_tokens = 64;
-    model_options.pool_tokens = 128;
+    model_options.pool_tokens = 80;
     ictus_account_t account;
     OK(ictus_account_create(UINT64_MAX, &account));
     ictus_executor_options_t options = {.struct_size = sizeof options, .account = account, .max_batch_tokens = 2 * PROMPT};
@@ -214,7 +214,7 @@ int main(int argc, char **argv) {
     OK(ictus_account_free(account));
     ictus_executor_info_t info = {.struct_size = sizeof info};
     OK(ictus_executor_info(executor, &info));
-    CHECK(claimed > info.static_bytes && info.static_bytes > 0 && info.vocab > 0 && info.blocks == 8 && info.block_tokens == 16);
+    CHECK(claimed > info.static_bytes && info.static_bytes > 0 && info.vocab > 0 && info.blocks == 5 && info.block_tokens == 16);
     OK(ictus_executor_prepare(executor, NULL));
 
     /* Two requests fill the pool; the third is refused, and its thread parks. */
@@ -235,10 +235,10 @@ int main(int argc, char **argv) {
     CHECK(pthread_mutex_unlock(&third.lock) == 0);
     CHECK(refusal.kind == ICTUS_REFUSAL_BLOCKED && refusal.blocked.remedy == ICTUS_REMEDY_WAIT && refusal.blocked.n_short == 1);
     CHECK(refusal.blocked.short_of[0].domain == ICTUS_DOMAIN_BLOCKS && refusal.blocked.short_of[0].lack == ICTUS_LACK_FIT);
-    CHECK(refusal.blocked.short_of[0].need == 4 && refusal.blocked.short_of[0].free == 2);
+    CHECK(refusal.blocked.short_of[0].need == 2 && refusal.blocked.short_of[0].free == 1);
     uint64_t narrower = 0;
     OK(ictus_blocked_narrower(&refusal.blocked, PROMPT, &narrower));
-    CHECK(narrower == 20);
+    CHECK(narrower == 10);
     /* The same ticket, polled; nothing comes free while both run. */
     ictus_wait_t wait;
     int32_t descriptor = -1;
@@ -249,7 +249,7 @@ int main(int argc, char **argv) {
     CHECK(poll(&polled, 1, 0) == 0);
     ictus_receipt_t receipt;
     complete(executor, &first, &receipt);
-    CHECK(receipt.freed[SLOTS] == 1 && receipt.freed[BLOCKS] == 4 && receipt.decoding == 1);
+    CHECK(receipt.freed[SLOTS] == 1 && receipt.freed[BLOCKS] == 2 && receipt.decoding == 1);
     CHECK(poll(&polled, 1, 20000) == 1);
     ictus_ticket_t fresh;
     uint32_t woken = 0;
