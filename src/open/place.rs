@@ -52,21 +52,20 @@ pub(super) fn name_of(info: &DeviceInfo) -> String {
 /// Bytes that the weights take in the form that the backend gives them.
 pub(super) fn weights_bytes(device: Device, checkpoint: &Checkpoint) -> u64 {
     let tensors = checkpoint.tensors().map(|(_, tensor)| tensor);
-    match device {
-        #[cfg(feature = "cuda")]
-        Device::Cuda => CudaBackend::weights_bytes(tensors),
-        _ => CpuBackend::weights_bytes(tensors),
+    #[cfg(feature = "cuda")]
+    if device == Device::Cuda {
+        return CudaBackend::weights_bytes(tensors);
     }
+    let _ = device;
+    CpuBackend::weights_bytes(tensors)
 }
 
 /// Bytes that the backend itself takes for operations.
 pub(super) fn working_bytes(device: Device, shape: &KvShape) -> u64 {
-    match device {
-        #[cfg(feature = "cuda")]
-        Device::Cuda => CudaBackend::working_bytes(shape),
-        _ => {
-            let _ = shape;
-            0
-        }
+    #[cfg(feature = "cuda")]
+    if device == Device::Cuda {
+        return CudaBackend::working_bytes(shape);
     }
+    let _ = (device, shape);
+    0
 }
