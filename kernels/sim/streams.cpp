@@ -42,10 +42,9 @@ void perform(Stream& stream, Item& item) {
 bool step(Stream& stream) {
     while (stream.is_busy) driver.no_longer_busy.wait(driver.mutex);
     if (stream.queue.empty()) return false;
-    if (!is_done(stream.queue.front().needs)) {
-        std::shared_ptr<Stream> other = stream.queue.front().needs->stream.lock();
-        if (other) return step(*other);
-        stream.queue.front().needs->done = true; // its context has ended
+    if (std::shared_ptr<Moment> needs = stream.queue.front().needs; !is_done(needs)) {
+        std::shared_ptr<Stream> other = needs->stream.lock();
+        if (!other || (!step(*other) && !needs->done)) needs->done = true; // its context has ended, or its recording was given up
         return true;
     }
     Item item = std::move(stream.queue.front());
@@ -72,7 +71,7 @@ void step_anywhere() {
 void run_until(const std::function<bool()>& is_enough, Stream& stream) {
     while (!is_enough()) {
         if (driver.options[OPTION_ORDER] == SEEDED && random_number() % 2) step_anywhere();
-        else step(stream);
+        else if (!step(stream)) return;
     }
 }
 
@@ -250,6 +249,7 @@ CUDA cuStreamDestroy_v2(void* handle) {
     std::shared_ptr<Stream> stream = *found;
     if (stream->capture) {
         stream->capture->is_invalid = true;
+        if (stream->branch == 0) leave(*stream->capture);
         stream->capture = nullptr;
     }
     stream->is_destroyed = true;

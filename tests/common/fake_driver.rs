@@ -118,7 +118,7 @@ impl FakeDriver {
         unsafe { (self.0.reset)() };
     }
 
-    /// Sets a value; call it before the driver is initialised.
+    /// Sets a value; what describes the devices before the driver is initialised.
     pub(crate) fn set(&self, setting: Setting, value: u64) {
         // SAFETY: any values are allowed.
         let failed = unsafe { (self.0.set)(setting as u32, value) };

@@ -69,6 +69,14 @@ fn cuda_memory_of_another_stream_is_there_only_after_a_wait() {
     other.memset_zeros(&mut x).expect("a memset");
     assert_eq!(code(other.synchronize()), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
     assert!(driver.error_text().contains("that its stream has not made yet"), "{}", driver.error_text());
+
+    driver.reset();
+    let device = Device::new(0);
+    let other = device.context.new_stream().expect("a stream");
+    let (mut x, y) = (device.numbers(&[1.0]), device.stream.alloc_zeros::<f32>(1).expect("memory"));
+    device.add_on(&other, &mut x.as_view_mut(), &y.as_view()).expect("a launch");
+    assert_eq!(code(other.synchronize()), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert!(driver.error_text().contains("that its stream has not made yet"), "{}", driver.error_text());
 }
 
 #[test]
