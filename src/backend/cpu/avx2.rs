@@ -283,6 +283,7 @@ impl Integers for Avx2 {
 
     const LARGEST_CODE: u8 = 127;
     const DOT_ROWS: usize = 4;
+    const DOT_PARTIES: usize = 1;
 
     #[inline(always)]
     fn run_integers<O: IntegerOp>(self, op: O) -> O::Output {

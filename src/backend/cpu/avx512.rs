@@ -279,7 +279,8 @@ impl Integers for Avx512Vnni {
     type I = __m512i;
 
     const LARGEST_CODE: u8 = 255;
-    const DOT_ROWS: usize = 8;
+    const DOT_ROWS: usize = 4;
+    const DOT_PARTIES: usize = 4;
 
     #[inline(always)]
     fn run_integers<O: IntegerOp>(self, op: O) -> O::Output {

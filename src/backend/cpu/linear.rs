@@ -3,7 +3,7 @@
 //! ```text
 //! one row:    for each four row groups of weights, a quarter of the range apart:
 //!               for each 8 columns: decode in registers, multiply with the row of x, add
-//! more rows:  for each few row groups, for each 128 rows of x (L2), for each 128 columns: decode into a panel (L1)
+//! more rows:  for each 128 rows of x (L2), for each few row groups, for each 128 columns: decode into a panel (L1)
 //!               for each tile of rows: its sums in registers over these columns, kept in the output in between
 //! ```
 //! Only decoding knows the type of the weights: it is compiled for each kind of lines, the product of a panel once.
@@ -24,7 +24,7 @@ use core::ops::Range;
 use super::shared::Shared;
 use super::simd::{Op, Simd};
 use super::tile::{
-    BLOCK, BlockScales, ByteScales, CHUNK_BLOCKS, ChunkScales, Decode, Lines, ROWS, ReadScales, Scales, Sink, Weights,
+    BLOCK, BlockScales, ByteScales, CHUNK_BLOCKS, Decode, Lines, NO_SCALES, ROWS, ReadScales, Scales, Sink, Weights,
     decode, with_lines,
 };
 
@@ -33,12 +33,23 @@ const PANEL_BLOCKS: usize = CHUNK_BLOCKS / 2;
 const PANEL_COLS: usize = PANEL_BLOCKS * BLOCK;
 /// Most row groups in a panel: 32 KiB.
 const PANEL_GROUPS: usize = 4;
-/// Elements of a panel, which lies in memory of the caller.
-pub(super) const PANEL: usize = PANEL_GROUPS * PANEL_COLS * ROWS;
-/// Rows of `x` that a panel is used for before the next one is decoded.
+/// Elements of a panel.
+const PANEL: usize = PANEL_GROUPS * PANEL_COLS * ROWS;
+/// Blocks whose scales are read together: a chunk of each row group of a panel, or of each stream.
+pub(super) const SCALE_BLOCKS: usize = PANEL_GROUPS * CHUNK_BLOCKS;
+/// Elements of the memory that a product works in, which is the caller's: a panel, and scales.
+pub(super) const SCRATCH: usize = PANEL + SCALE_BLOCKS * size_of::<BlockScales>() / size_of::<f32>();
+/// Rows of `x` that a panel is used for before the next one is decoded: all row groups are gone through with them, while they stay in L2.
 const ROW_BLOCK: usize = 128;
 /// Row groups that are read together for one row of `x`: as many streams of memory.
 pub(super) const STREAMS: usize = 4;
+
+/// The two parts of [`SCRATCH`] elements.
+#[inline(always)]
+pub(super) fn cut_scratch(scratch: &mut [f32]) -> (&mut [f32], &mut [BlockScales]) {
+    let (panel, scales) = scratch[..SCRATCH].split_at_mut(PANEL);
+    (panel, bytemuck::cast_slice_mut(scales))
+}
 
 /// Where outputs go.
 #[derive(Clone, Copy)]
@@ -84,14 +95,87 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// What [`Outputs::write`] wrote.
+    /// Whether all outputs of `groups` row groups from `group` on are there, and have nothing added.
+    #[inline(always)]
+    fn plain(&self, group: usize, groups: usize, whole: bool) -> bool {
+        (group + groups) * ROWS <= self.width && !(whole && self.bias.is_some())
+    }
+
+    /// Writes the sums of a tile: of each of its rows, those of up to `N` row groups from `group` on.
     ///
     /// # Safety
-    /// - Nobody else uses these outputs at this time.
+    /// - Nobody else uses the outputs of the `present` row groups in these rows at this time.
     #[inline(always)]
-    pub(super) unsafe fn read<S: Simd>(&self, s: S, row: usize, group: usize) -> S::W {
-        // SAFETY: by the promise of the caller, and the part is dropped before this function returns.
-        load_cut(s, unsafe { self.part(row, group) })
+    pub(super) unsafe fn write_tile<S: Simd, const M: usize, const N: usize>(
+        &self,
+        s: S,
+        rows: &[usize; M],
+        group: usize,
+        present: usize,
+        sums: &[[S::W; N]; M],
+        whole: bool,
+    ) {
+        if present >= N && self.plain(group, N, whole) {
+            for m in 0..M {
+                // SAFETY: by the promise of the caller, and the part is dropped at the end of this round.
+                let to = unsafe { self.values.part(rows[m] * self.width + group * ROWS, N * ROWS) };
+                for (to, &sums) in to.as_chunks_mut().0.iter_mut().zip(&sums[m]) {
+                    s.store_w(sums, to);
+                }
+            }
+            return;
+        }
+        // Laid down first: what is indexed by numbers that the compiler does not know is not kept in registers, in the loops before either.
+        let mut lanes = [[[0.0; ROWS]; N]; M];
+        for m in 0..M {
+            for n in 0..N {
+                s.store_w(sums[m][n], &mut lanes[m][n]);
+            }
+        }
+        for (&row, lanes) in rows.iter().zip(&lanes) {
+            for (n, lanes) in lanes.iter().enumerate().take(present) {
+                // SAFETY: by the promise of the caller.
+                unsafe { self.write(s, row, group + n, s.load_w(lanes), whole) };
+            }
+        }
+    }
+
+    /// What [`Outputs::write_tile`] wrote before the last columns.
+    ///
+    /// # Safety
+    /// - As for [`Outputs::write_tile`].
+    #[inline(always)]
+    pub(super) unsafe fn read_tile<S: Simd, const M: usize, const N: usize>(
+        &self,
+        s: S,
+        rows: &[usize; M],
+        group: usize,
+        present: usize,
+        sums: &mut [[S::W; N]; M],
+    ) {
+        if present >= N && self.plain(group, N, false) {
+            for m in 0..M {
+                // SAFETY: by the promise of the caller, and the part is dropped at the end of this round.
+                let from = unsafe { self.values.part(rows[m] * self.width + group * ROWS, N * ROWS) };
+                for (sum, from) in sums[m].iter_mut().zip(from.as_chunks().0) {
+                    *sum = s.load_w(from);
+                }
+            }
+            return;
+        }
+        let mut lanes = [[[0.0; ROWS]; N]; M];
+        for (&row, lanes) in rows.iter().zip(&mut lanes) {
+            for (n, lanes) in lanes.iter_mut().enumerate().take(present) {
+                // SAFETY: by the promise of the caller, and the part is dropped at the end of this round.
+                let from = unsafe { self.part(row, group + n) };
+                lanes.iter_mut().zip(from).for_each(|(lane, from)| *lane = *from);
+            }
+        }
+        for m in 0..M {
+            for n in 0..N {
+                sums[m][n] = s.load_w(&lanes[m][n]);
+            }
+        }
     }
 }
 
@@ -115,8 +199,8 @@ pub(super) struct Product<'a> {
     pub(super) weights: Weights<'a>,
     /// Row groups, whose outputs nobody else works on.
     pub(super) range: Range<usize>,
-    /// [`PANEL`] elements.
-    pub(super) panel: &'a mut [f32],
+    /// [`SCRATCH`] elements.
+    pub(super) scratch: &'a mut [f32],
     pub(super) out: Outputs<'a>,
 }
 
@@ -129,7 +213,7 @@ impl Op for Product<'_> {
         let rows = self.x.len() / self.weights.cols;
         if const { S::IN_REGISTERS } && rows == 1 {
             if const { S::IN_REGISTERS } {
-                with_lines!(self.weights.dtype, L => s.run(OneRow::<L>(&self, PhantomData)));
+                with_lines!(self.weights.dtype, L => s.run(OneRow::<L>(self, PhantomData)));
             }
         } else {
             self.panels(s, rows);
@@ -138,37 +222,35 @@ impl Op for Product<'_> {
 }
 
 /// One row, weights decoded in registers.
-struct OneRow<'a, L>(&'a Product<'a>, PhantomData<L>);
+struct OneRow<'a, L>(Product<'a>, PhantomData<L>);
 
 impl<L: Lines> Op for OneRow<'_, L> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Product { x, weights, range, out, .. } = self.0;
+        let Product { x, weights, range, scratch, out } = self.0;
+        let (_, scales) = cut_scratch(scratch);
         let blocks = weights.cols.div_ceil(BLOCK);
         let apart = range.len().div_ceil(STREAMS);
-        let mut scales = [const { ChunkScales::ZERO }; STREAMS];
         for at in range.start..range.start + apart {
-            let outputs = [at, at + apart, at + 2 * apart, at + 3 * apart].map(|group| group.min(range.end - 1));
-            let groups = outputs.map(|group| weights.group(group));
+            let outputs = streams(at, apart, &range);
             let mut sums = [s.splat_w(0.0); STREAMS];
             for first in (0..blocks).step_by(CHUNK_BLOCKS) {
-                let chunks = groups.map(|group| weights.chunk(group, first));
+                let chunks = stream_chunks(&weights, outputs, first);
                 let blocks = CHUNK_BLOCKS.min(blocks - first);
                 if L::GROUP > 0 {
-                    for (chunk, to) in chunks.into_iter().zip(&mut scales) {
-                        s.run(ReadScales { dtype: weights.dtype, chunk, blocks, to });
-                    }
+                    s.run(ReadScales { dtype: weights.dtype, chunks: &chunks, blocks, to: &mut *scales });
                 }
+                let scales = stream_scales(scales, blocks);
                 for b in 0..blocks {
                     let lines = chunks.map(|chunk| weights.geometry.lines::<L>(chunk, b));
-                    let [Some(l0), Some(l1), Some(l2), Some(l3)] = lines else { continue };
+                    let [Some(l0), Some(l1), Some(l2), Some(l3)] = lines else { break };
                     let mut tail = [0.0; BLOCK];
                     let x = columns(x, (first + b) * BLOCK, &mut tail);
-                    let scales = [&scales[0].0[b], &scales[1].0[b], &scales[2].0[b], &scales[3].0[b]];
-                    let streams = Streams { lines: [l0, l1, l2, l3], x };
-                    streams.add::<S, L>(s, scales, &mut sums);
+                    let scales = [&scales[0][b], &scales[1][b], &scales[2][b], &scales[3][b]];
+                    let streams = Streams { lines: [l0, l1, l2, l3], scales, x };
+                    sums = streams.add::<S, L>(s, sums);
                 }
             }
             for (group, sums) in outputs.into_iter().zip(sums) {
@@ -179,35 +261,73 @@ impl<L: Lines> Op for OneRow<'_, L> {
     }
 }
 
+/// The row groups that are read together, a quarter of the range apart; the last one several times where there are fewer.
+#[inline(always)]
+pub(super) fn streams(at: usize, apart: usize, range: &Range<usize>) -> [usize; STREAMS] {
+    let last = range.end - 1;
+    [at.min(last), (at + apart).min(last), (at + 2 * apart).min(last), (at + 3 * apart).min(last)]
+}
+
+/// What they have from the chunk on that begins with this block.
+#[inline(always)]
+pub(super) fn stream_chunks<'a>(weights: &Weights<'a>, groups: [usize; STREAMS], block: usize) -> [&'a [u8]; STREAMS] {
+    let [g0, g1, g2, g3] = groups;
+    let chunk = |group| weights.chunk(weights.group(group), block);
+    [chunk(g0), chunk(g1), chunk(g2), chunk(g3)]
+}
+
+/// Their scales, as [`ReadScales`] has read them: `blocks` for each.
+#[inline(always)]
+pub(super) fn stream_scales(scales: &[BlockScales], blocks: usize) -> [&[BlockScales]; STREAMS] {
+    let of = |stream: usize| &scales[stream * blocks..][..blocks];
+    [of(0), of(1), of(2), of(3)]
+}
+
 /// A block of each stream, and what it meets.
 struct Streams<'a> {
     lines: [&'a [u8]; STREAMS],
+    scales: [&'a BlockScales; STREAMS],
     x: &'a [f32; BLOCK],
 }
 
 impl Streams<'_> {
     /// Adds the products of the block, the streams in turn, so that the sum of one waits while the others work.
     #[inline(always)]
-    fn add<S: Simd, L: Lines>(&self, s: S, scales: [&BlockScales; STREAMS], sums: &mut [S::W; STREAMS]) {
-        self.eight::<S, L, 0>(s, scales, sums);
-        self.eight::<S, L, 1>(s, scales, sums);
-        self.eight::<S, L, 2>(s, scales, sums);
-        self.eight::<S, L, 3>(s, scales, sums);
+    fn add<S: Simd, L: Lines>(&self, s: S, sums: [S::W; STREAMS]) -> [S::W; STREAMS] {
+        let scales = self.byte_scales(s, 0);
+        let sums = self.eight::<S, L, 0>(s, &scales, sums);
+        let sums = self.eight::<S, L, 1>(s, &scales, sums);
+        let scales = if L::GROUP == 16 { self.byte_scales(s, 1) } else { scales };
+        let sums = self.eight::<S, L, 2>(s, &scales, sums);
+        self.eight::<S, L, 3>(s, &scales, sums)
     }
 
-    /// Columns `8 I ..`.
+    #[inline(always)]
+    fn byte_scales<S: Simd>(&self, s: S, half: usize) -> [ByteScales<S>; STREAMS] {
+        let [s0, s1, s2, s3] = self.scales;
+        [
+            ByteScales::new(s, Scales::load(s, &s0[half])),
+            ByteScales::new(s, Scales::load(s, &s1[half])),
+            ByteScales::new(s, Scales::load(s, &s2[half])),
+            ByteScales::new(s, Scales::load(s, &s3[half])),
+        ]
+    }
+
+    /// Columns `8 I ..`. Written out: of a loop over the streams the compiler makes one, with the sums in memory.
     #[inline(always)]
     fn eight<S: Simd, L: Lines, const I: usize>(
         &self,
         s: S,
-        scales: [&BlockScales; STREAMS],
-        sums: &mut [S::W; STREAMS],
-    ) {
-        let half = if L::GROUP == 16 { I / 2 } else { 0 };
-        for ((lines, scales), sum) in self.lines.into_iter().zip(scales).zip(sums) {
-            let scales = ByteScales::new(s, Scales::load(s, &scales[half]));
-            L::eight::<S, _, I>(s, lines, scales, &mut Dot(self.x, sum));
-        }
+        scales: &[ByteScales<S>; STREAMS],
+        sums: [S::W; STREAMS],
+    ) -> [S::W; STREAMS] {
+        let [l0, l1, l2, l3] = self.lines;
+        let [mut sum0, mut sum1, mut sum2, mut sum3] = sums;
+        L::eight::<S, _, I>(s, l0, scales[0], &mut Dot(self.x, &mut sum0));
+        L::eight::<S, _, I>(s, l1, scales[1], &mut Dot(self.x, &mut sum1));
+        L::eight::<S, _, I>(s, l2, scales[2], &mut Dot(self.x, &mut sum2));
+        L::eight::<S, _, I>(s, l3, scales[3], &mut Dot(self.x, &mut sum3));
+        [sum0, sum1, sum2, sum3]
     }
 }
 
@@ -238,30 +358,31 @@ impl Product<'_> {
     /// Any number of rows, weights decoded into the panel.
     #[inline(always)]
     fn panels<S: Simd>(self, s: S, rows: usize) {
-        let Self { x, weights, range, panel, out } = self;
+        let Self { x, weights, range, scratch, out } = self;
+        let (panel, scales) = cut_scratch(scratch);
         let blocks = weights.cols.div_ceil(BLOCK);
         let together = (2 * S::TILE.1).min(PANEL_GROUPS);
-        let mut scales = [const { ChunkScales::ZERO }; PANEL_GROUPS];
-        for first in range.clone().step_by(together) {
-            let groups = first..range.end.min(first + together);
-            for row in (0..rows).step_by(ROW_BLOCK) {
-                let rows = row..rows.min(row + ROW_BLOCK);
+        for row in (0..rows).step_by(ROW_BLOCK) {
+            let rows = row..rows.min(row + ROW_BLOCK);
+            for first in range.clone().step_by(together) {
+                let groups = first..range.end.min(first + together);
                 for chunk_block in (0..blocks).step_by(CHUNK_BLOCKS) {
                     let blocks = CHUNK_BLOCKS.min(blocks - chunk_block);
-                    for (group, to) in groups.clone().zip(&mut scales) {
-                        let chunk = weights.chunk(weights.group(group), chunk_block);
-                        s.run(ReadScales { dtype: weights.dtype, chunk, blocks, to });
+                    let mut chunks: [&[u8]; PANEL_GROUPS] = [&[]; PANEL_GROUPS];
+                    for (chunk, group) in chunks.iter_mut().zip(groups.clone()) {
+                        *chunk = weights.chunk(weights.group(group), chunk_block);
                     }
+                    let chunks = &chunks[..groups.len()];
+                    s.run(ReadScales { dtype: weights.dtype, chunks, blocks, to: &mut *scales });
                     for part in (0..blocks).step_by(PANEL_BLOCKS) {
-                        let blocks = part..blocks.min(part + PANEL_BLOCKS);
+                        let part = part..blocks.min(part + PANEL_BLOCKS);
                         let panels = panel.chunks_exact_mut(PANEL_COLS * ROWS);
-                        for ((group, scales), to) in groups.clone().zip(&scales).zip(panels) {
-                            let chunk = weights.chunk(weights.group(group), chunk_block);
+                        for ((&chunk, scales), to) in chunks.iter().zip(scales.chunks_exact(blocks)).zip(panels) {
                             let to = to.as_chunks_mut().0;
-                            decode(s, &weights, Decode { chunk, scales, blocks: blocks.clone(), to });
+                            decode(s, &weights, Decode { chunk, scales, blocks: part.clone(), to });
                         }
-                        let column = (chunk_block + part) * BLOCK;
-                        let cols = (blocks.len() * BLOCK).min(weights.cols - column);
+                        let column = (chunk_block + part.start) * BLOCK;
+                        let cols = (part.len() * BLOCK).min(weights.cols - column);
                         let (groups, rows) = (groups.clone(), rows.clone());
                         s.run(Tiles { x, width: weights.cols, column, cols, panel, out, groups, rows });
                     }
@@ -331,48 +452,67 @@ impl Tiles<'_> {
     }
 
     /// `M` rows from `row` on, or the last one several times, with up to `N` row groups from `group` on.
-    #[expect(
-        clippy::needless_range_loop,
-        reason = "the same index goes through several arrays, of lengths known when it is compiled"
-    )]
     #[inline(always)]
     fn tile<S: Simd, const M: usize, const N: usize>(&self, s: S, row: usize, group: usize) {
-        let rows: [usize; M] = core::array::from_fn(|m| (row + m).min(self.rows.end - 1));
-        let x = rows.map(|row| &self.x[row * self.width + self.column..][..self.cols]);
+        let mut rows = [row; M];
+        let mut x: [&[f32]; M] = [&[]; M];
+        for m in 0..M {
+            rows[m] = (row + m).min(self.rows.end - 1);
+            x[m] = &self.x[rows[m] * self.width + self.column..][..self.cols];
+        }
         // Where there are fewer row groups, what the panel has in their places is multiplied for nothing.
         let present = self.groups.end - group;
         let first = (group - self.groups.start) * PANEL_COLS;
         let weights = &self.panel.as_chunks::<ROWS>().0[first..first + N * PANEL_COLS];
         let mut sums = [[s.splat_w(0.0); N]; M];
         if self.column > 0 {
-            for m in 0..M {
-                for n in 0..N.min(present) {
-                    // SAFETY: these outputs belong to this operation.
-                    sums[m][n] = unsafe { self.out.read(s, rows[m], group + n) };
-                }
+            // SAFETY: these outputs belong to this operation.
+            unsafe { self.out.read_tile(s, &rows, group, present, &mut sums) };
+        }
+        let cols = self.cols.min(PANEL_COLS);
+        // Two columns a round are half of the work on the loop itself, where registers are left for what is read ahead.
+        let step = if const { S::TILE.1 > 1 } { 2 } else { 1 };
+        let even = cols - cols % step;
+        for k in (0..even).step_by(step) {
+            for k in k..k + step {
+                // SAFETY: `k` is below `cols`, the length of every row, and below `PANEL_COLS`.
+                unsafe { add_column(s, weights, &x, k, &mut sums) };
             }
         }
-        // Checks in this loop would keep the sums out of registers.
-        for k in 0..self.cols.min(PANEL_COLS) {
-            let mut w = [s.splat_w(0.0); N];
-            for n in 0..N {
-                // SAFETY: `n` is below `N` and `k` below `PANEL_COLS`, and there are `N * PANEL_COLS` columns.
-                w[n] = s.load_w(unsafe { weights.get_unchecked(n * PANEL_COLS + k) });
-            }
-            for m in 0..M {
-                // SAFETY: `k` is below `cols`, the length of every row.
-                let value = s.splat_w(unsafe { *x[m].get_unchecked(k) });
-                for n in 0..N {
-                    sums[m][n] = s.fma_w(w[n], value, sums[m][n]);
-                }
-            }
+        if const { S::TILE.1 > 1 } && even < cols {
+            // SAFETY: as above.
+            unsafe { add_column(s, weights, &x, even, &mut sums) };
         }
         let whole = self.column + self.cols == self.width;
-        for m in 0..M {
-            for n in 0..N.min(present) {
-                // SAFETY: these outputs belong to this operation.
-                unsafe { self.out.write(s, rows[m], group + n, sums[m][n], whole) };
-            }
+        // SAFETY: these outputs belong to this operation.
+        unsafe { self.out.write_tile(s, &rows, group, present, &sums, whole) };
+    }
+}
+
+/// Adds the products of column `k` of a panel. Checks here would keep the sums out of registers.
+///
+/// # Safety
+/// - `k` is below the length of every row of `x`, and below [`PANEL_COLS`].
+/// - `weights` has `N` times [`PANEL_COLS`] columns.
+#[expect(clippy::needless_range_loop, reason = "the same index goes through several arrays")]
+#[inline(always)]
+unsafe fn add_column<S: Simd, const M: usize, const N: usize>(
+    s: S,
+    weights: &[[f32; ROWS]],
+    x: &[&[f32]; M],
+    k: usize,
+    sums: &mut [[S::W; N]; M],
+) {
+    let mut w = [s.splat_w(0.0); N];
+    for n in 0..N {
+        // SAFETY: `n` is below `N`, and the rest by the promise of the caller.
+        w[n] = s.load_w(unsafe { weights.get_unchecked(n * PANEL_COLS + k) });
+    }
+    for m in 0..M {
+        // SAFETY: by the promise of the caller.
+        let value = s.splat_w(unsafe { *x[m].get_unchecked(k) });
+        for n in 0..N {
+            sums[m][n] = s.fma_w(w[n], value, sums[m][n]);
         }
     }
 }
@@ -392,12 +532,12 @@ impl Op for Row<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { weights, row, scale, out } = self;
-        let mut scales = ChunkScales::ZERO;
+        let mut scales = [NO_SCALES; CHUNK_BLOCKS];
         let mut columns = [[0.0; ROWS]; CHUNK_BLOCKS * BLOCK];
         for (index, out) in out.chunks_mut(CHUNK_BLOCKS * BLOCK).enumerate() {
             let chunk = weights.chunk(weights.group(row / ROWS), index * CHUNK_BLOCKS);
             let blocks = out.len().div_ceil(BLOCK);
-            s.run(ReadScales { dtype: weights.dtype, chunk, blocks, to: &mut scales });
+            s.run(ReadScales { dtype: weights.dtype, chunks: &[chunk], blocks, to: &mut scales });
             decode(s, &weights, Decode { chunk, scales: &scales, blocks: 0..blocks, to: &mut columns });
             for (out, column) in out.iter_mut().zip(&columns) {
                 *out = column[row % ROWS] * scale;

@@ -54,7 +54,7 @@ use smallvec::SmallVec;
 
 use self::attention::{Attend, Attention, Part, Write};
 use self::dispatch::Isa;
-use self::linear::{Outputs, PANEL, Product, Row, STREAMS};
+use self::linear::{Outputs, Product, Row, SCRATCH, STREAMS};
 use self::memory::{ALIGNMENT_BYTES, Aligned, Slab};
 use self::pages::{Element, Elements, Layout, SIDE};
 use self::rounded::{Round, Rounded, RoundedProduct};
@@ -94,7 +94,7 @@ pub struct CpuBackend {
     buffers: AtomicU64,
 }
 
-/// Memory for decoded weights, for each participant.
+/// Memory for decoded weights and scales, for each participant.
 struct Scratch(Vec<Mutex<Aligned<f32>>>);
 
 impl Scratch {
@@ -248,7 +248,8 @@ impl CpuBackend {
         self.set
     }
 
-    /// Bytes that the weights of these tensors take: matrices as they are re-laid, vectors in single precision.
+    /// Bytes that the weights of these tensors take: matrices as they are re-laid, vectors in single precision. What has one row counts as a
+    /// vector.
     pub fn weights_bytes<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> u64 {
         let bytes = |tensor: &Tensor| match matrix_bytes(tensor) {
             Some((_, bytes)) if tensor.rows > 1 => bytes as u64,
@@ -264,7 +265,7 @@ impl CpuBackend {
 
     /// Calls `f(participant, part)` with parts of `0..len` of at least `least` elements, `multiple` of them or a multiple.
     fn split<F: Fn(usize, Range<usize>) + Sync>(&self, len: usize, least: usize, multiple: usize, f: F) {
-        let even = len.div_ceil(TASKS_PER_THREAD * self.threads.count());
+        let even = len.div_ceil(TASKS_PER_THREAD * self.threads.working());
         let step = even.max(least).next_multiple_of(multiple.max(1)).max(1);
         self.threads.run(len.div_ceil(step), &|participant: usize, task: usize| {
             f(participant, task * step..len.min((task + 1) * step));
@@ -327,9 +328,9 @@ impl CpuBackend {
         let shapes = (x.width, out.width, x.rows);
         assert_eq!(shapes, (weight.cols, weight.rows, out.rows), "the shapes of a product agree");
         // Work is cut at row groups; with few of them, not at whole sets of streams.
-        let even = groups.div_ceil(TASKS_PER_THREAD * self.threads.count());
+        let even = groups.div_ceil(TASKS_PER_THREAD * self.threads.working());
         let least = SPREAD_PRODUCTS.div_ceil(ROWS * weight.cols * x.rows.max(1));
-        let multiple = if weight.groups() >= 2 * STREAMS * self.threads.count() { STREAMS } else { 1 };
+        let multiple = if weight.groups() >= 2 * STREAMS * self.threads.working() { STREAMS } else { 1 };
         let step = even.max(least).next_multiple_of(multiple).max(1);
         let bias = bias.map(|bias| &bias.0[..]);
         let out = Outputs { width: out.width, values: Shared::new(out.values_mut()), bias };
@@ -351,12 +352,11 @@ impl CpuBackend {
                     continue;
                 }
                 let range = task * step..weights.rows.div_ceil(ROWS).min((task + 1) * step);
+                let mut scratch = scratch.of(participant);
+                let scratch = &mut scratch[..];
                 match rounded.filter(|_| rounds) {
-                    Some(x) => isa.run_integers(RoundedProduct { x, weights, range, out }),
-                    None => {
-                        let mut panel = scratch.of(participant);
-                        isa.run(Product { x, weights, range, panel: &mut panel, out });
-                    }
+                    Some(x) => isa.run_integers(RoundedProduct { x, weights, range, scratch, out }),
+                    None => isa.run(Product { x, weights, range, scratch, out }),
                 }
                 return;
             }
@@ -384,7 +384,7 @@ impl CpuBackend {
         let width = shape.n_kv_heads * shape.head_dim;
         let spread = kv[0].len() >= SPREAD_ELEMENTS;
         // As many parts as there are heads, or more where there are few.
-        let least = if spread { (TASKS_PER_THREAD * self.threads.count()).div_ceil(2 * shape.n_kv_heads) } else { 1 };
+        let least = if spread { (TASKS_PER_THREAD * self.threads.working()).div_ceil(2 * shape.n_kv_heads) } else { 1 };
         let cuts = least.clamp(1, shape.head_dim.div_ceil(SIDE).max(1));
         self.run_tasks(Part::count(shape, cuts), spread, |index| {
             let part = Part::new(shape, cuts, index);
@@ -426,7 +426,7 @@ impl Backend for CpuBackend {
     }
 
     fn make_ready(&self, inputs: usize) -> Result<(), BackendError> {
-        self.scratch.reserve(PANEL)?;
+        self.scratch.reserve(SCRATCH)?;
         match self.arithmetic {
             Arithmetic::Exact => Ok(()),
             Arithmetic::Fast => self.rounded().reserve(0, inputs),
@@ -452,7 +452,8 @@ impl Backend for CpuBackend {
         let unsupported = BackendError::UnsupportedTensor { operation: "matrix" };
         let (group_bytes, bytes) = matrix_bytes(tensor).ok_or(unsupported)?;
         self.make_ready(if self.rounds(dtype) { cols } else { 0 })?;
-        let in_slab = self.slab().as_mut().and_then(|slab| slab.take(bytes));
+        // What has one row is counted as a vector, which most of it is: a matrix of one row takes memory of its own.
+        let in_slab = self.slab().as_mut().filter(|_| rows > 1).and_then(|slab| slab.take(bytes));
         let data = in_slab.map_or_else(|| Aligned::zeroed(bytes), Ok)?;
         let mut matrix = Matrix { data, dtype, rows, cols, group_bytes };
         let (groups, from, to) = (matrix.groups(), tensor.data.as_slice(), Shared::new(&mut matrix.data));

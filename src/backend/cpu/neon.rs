@@ -317,6 +317,7 @@ macro_rules! integer_methods {
 
         const LARGEST_CODE: u8 = 127;
         const DOT_ROWS: usize = 4;
+        const DOT_PARTIES: usize = 1;
 
         #[inline(always)]
         fn zero_i(self) -> [int32x4_t; 4] {

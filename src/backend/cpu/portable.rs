@@ -172,6 +172,7 @@ impl Integers for Portable {
 
     const LARGEST_CODE: u8 = 255;
     const DOT_ROWS: usize = 1;
+    const DOT_PARTIES: usize = 1;
 
     #[inline(never)]
     fn run_integers<O: IntegerOp>(self, op: O) -> O::Output {

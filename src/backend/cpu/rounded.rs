@@ -25,11 +25,10 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use super::linear::Outputs;
+use super::linear::{Outputs, SCALE_BLOCKS, STREAMS, cut_scratch, stream_chunks, stream_scales, streams};
 use super::simd::{IntegerOp, Integers, LANES, Op, Simd};
 use super::tile::{
-    BLOCK, BlockScales, CHUNK_BLOCKS, ChunkScales, Codes, Geometry, Lines, Quant, ReadScales, Scales, Weights, codes,
-    with_quant,
+    BLOCK, BlockScales, CHUNK_BLOCKS, Codes, Lines, Quant, ReadScales, Scales, Weights, codes, with_quant,
 };
 
 /// The largest code of `x`.
@@ -40,8 +39,8 @@ const HALF: usize = 16;
 const SMALLEST: f32 = 1e-30;
 /// Adding this to a number of size below 2^22 rounds it to an integer, ties to even, which then stands in the lowest bits.
 const TO_INTEGER: f32 = 12_582_912.0;
-/// Row groups that are read together for one row of `x`: as many streams of memory.
-pub(super) const STREAMS: usize = 4;
+/// Blocks of a panel: 16 KiB of codes. The last columns of a panel cost a round trip of the sums through the output.
+const PANEL_BLOCKS: usize = SCALE_BLOCKS;
 /// Rows of `x` that all row groups are gone through with before the next rows are: they stay in L2.
 const ROW_BLOCK: usize = 128;
 
@@ -132,6 +131,8 @@ pub(super) struct RoundedProduct<'a> {
     pub(super) weights: Weights<'a>,
     /// Row groups, whose outputs nobody else works on.
     pub(super) range: Range<usize>,
+    /// [`SCRATCH`](super::linear::SCRATCH) elements.
+    pub(super) scratch: &'a mut [f32],
     pub(super) out: Outputs<'a>,
 }
 
@@ -145,7 +146,7 @@ impl IntegerOp for RoundedProduct<'_> {
         if const { S::IN_REGISTERS } && rows == 1 {
             if const { S::IN_REGISTERS } {
                 with_quant!(self.weights.dtype, Q => {
-                    s.run_integers(OneRow::<<Q as Quant>::Codes>(&self, PhantomData));
+                    s.run_integers(OneRow::<<Q as Quant>::Codes>(self, PhantomData));
                 }, else {});
             }
         } else {
@@ -155,34 +156,34 @@ impl IntegerOp for RoundedProduct<'_> {
 }
 
 /// One row, codes in registers: four row groups together, a quarter of the range apart, so that memory is read in four streams.
-struct OneRow<'a, C>(&'a RoundedProduct<'a>, PhantomData<C>);
+struct OneRow<'a, C>(RoundedProduct<'a>, PhantomData<C>);
 
 impl<C: Codes> IntegerOp for OneRow<'_, C> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Integers>(self, s: S) {
-        let RoundedProduct { x, weights, range, out } = self.0;
+        let RoundedProduct { x, weights, range, scratch, out } = self.0;
+        let (_, scales) = cut_scratch(scratch);
         let apart = range.len().div_ceil(STREAMS);
-        let mut scales = [const { ChunkScales::ZERO }; STREAMS];
         for at in range.start..range.start + apart {
-            let outputs = [at, at + apart, at + 2 * apart, at + 3 * apart].map(|group| group.min(range.end - 1));
-            let groups = outputs.map(|group| weights.group(group));
-            let mut sums = [[s.splat_w(0.0)]; STREAMS];
+            let outputs = streams(at, apart, &range);
+            let [mut sum0, mut sum1, mut sum2, mut sum3] = [s.splat_w(0.0); STREAMS];
             for (index, x) in x.chunks(CHUNK_BLOCKS).enumerate() {
-                let chunks = groups.map(|group| weights.chunk(group, index * CHUNK_BLOCKS));
-                for (chunk, to) in chunks.into_iter().zip(&mut scales) {
-                    s.run(ReadScales { dtype: weights.dtype, chunk, blocks: x.len(), to });
-                }
+                let chunks = stream_chunks(&weights, outputs, index * CHUNK_BLOCKS);
+                s.run(ReadScales { dtype: weights.dtype, chunks: &chunks, blocks: x.len(), to: &mut *scales });
+                let scales = stream_scales(scales, x.len());
                 for (b, x) in x.iter().enumerate() {
-                    for g in 0..STREAMS {
-                        let Some(lines) = weights.geometry.lines::<C>(chunks[g], b) else { continue };
-                        let meeting = Meeting { x: [x], scales: &scales[g].0[b], group: C::GROUP, largest: C::LARGEST };
-                        meeting.add(s, block_codes::<S, C>(s, lines), &mut sums[g]);
-                    }
+                    let lines = chunks.map(|chunk| weights.geometry.lines::<C>(chunk, b));
+                    let [Some(l0), Some(l1), Some(l2), Some(l3)] = lines else { break };
+                    // Written out, as in `linear`.
+                    sum0 = Meeting::of::<C>(&scales[0][b]).add_row(s, block_codes::<S, C>(s, l0), x, sum0);
+                    sum1 = Meeting::of::<C>(&scales[1][b]).add_row(s, block_codes::<S, C>(s, l1), x, sum1);
+                    sum2 = Meeting::of::<C>(&scales[2][b]).add_row(s, block_codes::<S, C>(s, l2), x, sum2);
+                    sum3 = Meeting::of::<C>(&scales[3][b]).add_row(s, block_codes::<S, C>(s, l3), x, sum3);
                 }
             }
-            for (group, [sums]) in outputs.into_iter().zip(sums) {
+            for (group, sums) in outputs.into_iter().zip([sum0, sum1, sum2, sum3]) {
                 // SAFETY: these outputs belong to this operation.
                 unsafe { out.write(s, 0, group, sums, true) };
             }
@@ -200,14 +201,12 @@ fn block_codes<S: Simd, C: Codes>(s: S, lines: &[u8]) -> [S::C; 8] {
     [c0, c1, c2, c3, c4, c5, c6, c7]
 }
 
-/// The codes of the blocks of a chunk, a byte each, as [`block_codes`] has them.
-#[repr(align(64))]
-struct Panel([[[u8; 64]; 8]; CHUNK_BLOCKS]);
-
-/// Writes the codes of the first blocks of a chunk.
+/// Writes the codes of some blocks, a byte each, as [`block_codes`] has them.
 struct Unpack<'a, C> {
-    chunk: &'a [u8],
-    geometry: Geometry,
+    weights: Weights<'a>,
+    group: usize,
+    /// The first block, which begins a chunk.
+    first: usize,
     to: &'a mut [[[u8; 64]; 8]],
     codes: PhantomData<C>,
 }
@@ -217,10 +216,15 @@ impl<C: Codes> Op for Unpack<'_, C> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for (b, to) in self.to.iter_mut().enumerate() {
-            let Some(lines) = self.geometry.lines::<C>(self.chunk, b) else { return };
-            for (codes, to) in block_codes::<S, C>(s, lines).into_iter().zip(to) {
-                s.store_c(codes, to);
+        let Self { weights, group, first, to, .. } = self;
+        let group = weights.group(group);
+        for (index, to) in to.chunks_mut(CHUNK_BLOCKS).enumerate() {
+            let chunk = weights.chunk(group, first + index * CHUNK_BLOCKS);
+            for (b, to) in to.iter_mut().enumerate() {
+                let Some(lines) = weights.geometry.lines::<C>(chunk, b) else { return };
+                for (codes, to) in block_codes::<S, C>(s, lines).into_iter().zip(to) {
+                    s.store_c(codes, to);
+                }
             }
         }
     }
@@ -230,22 +234,21 @@ impl RoundedProduct<'_> {
     /// Any number of rows, codes unpacked into a panel.
     #[inline(always)]
     fn panels<S: Integers>(self, s: S, rows: usize) {
-        let Self { x, weights, range, out } = self;
+        let Self { x, weights, range, scratch, out } = self;
+        let (panel, scales) = cut_scratch(scratch);
+        let panel: &mut [[[u8; 64]; 8]] = bytemuck::cast_slice_mut(panel);
         let blocks = weights.cols / BLOCK;
-        let mut scales = ChunkScales::ZERO;
-        let mut panel = Panel([[[0; 64]; 8]; CHUNK_BLOCKS]);
         for row in (0..rows).step_by(ROW_BLOCK) {
             let rows = row..rows.min(row + ROW_BLOCK);
             for group in range.clone() {
-                for first in (0..blocks).step_by(CHUNK_BLOCKS) {
-                    let chunk = weights.chunk(weights.group(group), first);
-                    let count = CHUNK_BLOCKS.min(blocks - first);
-                    s.run(ReadScales { dtype: weights.dtype, chunk, blocks: count, to: &mut scales });
-                    let (codes, scales) = (&mut panel.0[..count], &scales.0[..count]);
-                    let geometry = weights.geometry;
+                for first in (0..blocks).step_by(PANEL_BLOCKS) {
+                    let count = PANEL_BLOCKS.min(blocks - first);
+                    let chunks = &[weights.chunk(weights.group(group), first)];
+                    s.run(ReadScales { dtype: weights.dtype, chunks, blocks: count, to: &mut *scales });
+                    let (codes, scales) = (&mut panel[..count], &scales[..count]);
                     with_quant!(weights.dtype, Q => {
                         type C = <Q as Quant>::Codes;
-                        s.run(Unpack::<C> { chunk, geometry, to: &mut *codes, codes: PhantomData });
+                        s.run(Unpack::<C> { weights, group, first, to: &mut *codes, codes: PhantomData });
                         let tiles = Tiles { x, width: blocks, first, codes, scales, out, group, rows: rows.clone() };
                         s.run_integers(OfCodes::<{ <C as Lines>::GROUP }, { largest(<C as Codes>::LARGEST) }>(tiles));
                     }, else {});
@@ -286,42 +289,63 @@ struct OfCodes<'a, const GROUP: usize, const LARGEST: u8>(Tiles<'a>);
 impl<const GROUP: usize, const LARGEST: u8> IntegerOp for OfCodes<'_, GROUP, LARGEST> {
     type Output = ();
 
-    /// Rows in tiles as high as registers hold, or of even heights.
+    /// Rows in tiles as high as the instance has them, what is left in lower ones.
     #[inline(always)]
     fn run<S: Integers>(self, s: S) {
         let mut row = self.0.rows.start;
         while row < self.0.rows.end {
             let left = self.0.rows.end - row;
-            row += match left.div_ceil(left.div_ceil(S::DOT_ROWS)) {
-                5.. => self.tile::<S, 8>(s, row),
-                3.. => self.tile::<S, 4>(s, row),
-                2 => self.tile::<S, 2>(s, row),
-                _ => self.tile::<S, 1>(s, row),
+            row += match left.min(S::DOT_ROWS) {
+                1 => self.tile::<S, 1, 1>(s, row, left),
+                2 => self.tile::<S, 2, 1>(s, row, left),
+                _ if left < 8 => self.tile::<S, 4, 1>(s, row, left),
+                _ => self.parties::<S, 4>(s, row, left),
             };
         }
     }
 }
 
 impl<const GROUP: usize, const LARGEST: u8> OfCodes<'_, GROUP, LARGEST> {
-    /// `M` rows from `row` on, the last one several times where there are fewer; answers `M`.
     #[inline(always)]
-    fn tile<S: Integers, const M: usize>(&self, s: S, row: usize) -> usize {
+    fn parties<S: Integers, const M: usize>(&self, s: S, row: usize, left: usize) -> usize {
+        // Known when it is compiled: tiles that the instance does not have are left out.
+        if const { S::DOT_PARTIES > 1 } {
+            self.tile::<S, M, 4>(s, row, left)
+        } else {
+            self.tile::<S, M, 1>(s, row, left)
+        }
+    }
+
+    /// Up to `P` parties of `M` rows from `row` on, of `left` rows that are left, the last one several times where there are fewer; answers
+    /// how many rows.
+    ///
+    /// The codes of a block stay in registers while one party after another meets them; the sums of a party are in registers while it
+    /// does, and where there are several, otherwise in memory.
+    #[inline(always)]
+    fn tile<S: Integers, const M: usize, const P: usize>(&self, s: S, row: usize, left: usize) -> usize {
         if const { M > S::DOT_ROWS } {
             // Not reached: it keeps the compiler from making tiles that registers do not hold.
             return M;
         }
+        // One or two rows behind the last whole party are left for a smaller tile.
+        let parties = ((left + 1) / M).clamp(1, P);
         let Tiles { x, width, first, codes, scales, out, group, ref rows } = self.0;
-        let rows: [usize; M] = core::array::from_fn(|m| (row + m).min(rows.end - 1));
-        let x = rows.map(|row| &x[row * width + first..][..codes.len()]);
-        let mut sums = [s.splat_w(0.0); M];
-        if first > 0 {
+        let mut all = [[row; M]; P];
+        let mut at: [[&[Rounded]; M]; P] = [[&[]; M]; P];
+        let mut sums = [[[s.splat_w(0.0)]; M]; P];
+        let (all, at, sums) = (&mut all[..parties], &mut at[..parties], &mut sums[..parties]);
+        for (p, ((all, at), sums)) in all.iter_mut().zip(&mut *at).zip(&mut *sums).enumerate() {
             for m in 0..M {
+                all[m] = (row + p * M + m).min(rows.end - 1);
+                at[m] = &x[all[m] * width + first..][..codes.len()];
+            }
+            if first > 0 {
                 // SAFETY: these outputs belong to this operation.
-                sums[m] = unsafe { out.read(s, rows[m], group) };
+                unsafe { out.read_tile(s, all, group, 1, sums) };
             }
         }
         for (b, (codes, scales)) in codes.iter().zip(scales).enumerate() {
-            let meeting = Meeting { x: x.map(|x| &x[b]), scales, group: GROUP, largest: LARGEST };
+            let meeting = Meeting { scales, group: GROUP, largest: LARGEST };
             let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
             let codes = [
                 s.load_c(c0),
@@ -333,20 +357,27 @@ impl<const GROUP: usize, const LARGEST: u8> OfCodes<'_, GROUP, LARGEST> {
                 s.load_c(c6),
                 s.load_c(c7),
             ];
-            meeting.add(s, codes, &mut sums);
+            for (at, sums) in at.iter().zip(&mut *sums) {
+                // SAFETY: `b` is below the number of blocks, which every row has.
+                let mut x = [unsafe { at[0].get_unchecked(b) }; M];
+                for m in 1..M {
+                    // SAFETY: as above.
+                    x[m] = unsafe { at[m].get_unchecked(b) };
+                }
+                meeting.add(s, codes, x, sums);
+            }
         }
         let whole = first + codes.len() == width;
-        for m in 0..M {
+        for (all, sums) in all.iter().zip(&*sums) {
             // SAFETY: these outputs belong to this operation.
-            unsafe { out.write(s, rows[m], group, sums[m], whole) };
+            unsafe { out.write_tile(s, all, group, 1, sums, whole) };
         }
-        M
+        M * parties
     }
 }
 
-/// A block of 16 rows of weights and of `M` rows of `x`.
-struct Meeting<'a, const M: usize> {
-    x: [&'a Rounded; M],
+/// A block of 16 rows of weights that meets rows of `x`.
+struct Meeting<'a> {
     scales: &'a BlockScales,
     /// Columns that share scales.
     group: usize,
@@ -354,30 +385,57 @@ struct Meeting<'a, const M: usize> {
     largest: u8,
 }
 
-impl<const M: usize> Meeting<'_, M> {
-    /// Adds their products.
+impl<'a> Meeting<'a> {
     #[inline(always)]
-    fn add<S: Integers>(&self, s: S, codes: [S::C; 8], sums: &mut [S::W; M]) {
-        let Self { x, scales, group, largest } = *self;
+    fn of<C: Codes>(scales: &'a BlockScales) -> Self {
+        Self { scales, group: C::GROUP, largest: C::LARGEST }
+    }
+
+    /// Adds the products of one row.
+    #[inline(always)]
+    fn add_row<S: Integers>(&self, s: S, codes: [S::C; 8], x: &Rounded, sum: S::W) -> S::W {
+        let mut sums = [[sum]];
+        self.add(s, codes, [x], &mut sums);
+        sums[0][0]
+    }
+
+    /// Adds the products of `M` rows.
+    #[inline(always)]
+    fn add<S: Integers, const M: usize>(&self, s: S, codes: [S::C; 8], x: [&Rounded; M], sums: &mut [[S::W; 1]; M]) {
+        let Self { scales, group, largest } = *self;
         let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
-        let first = s.dots([c0, c1, c2, c3], largest, x.map(|x| &x.codes[0]), x.map(|x| x.sums[0].into()));
-        let second = s.dots([c4, c5, c6, c7], largest, x.map(|x| &x.codes[1]), x.map(|x| x.sums[1].into()));
+        let mut halves = [[&x[0].codes[0]; M], [&x[0].codes[1]; M]];
+        let mut x_sums = [[0; M]; 2];
+        for m in 0..M {
+            halves[0][m] = &x[m].codes[0];
+            halves[1][m] = &x[m].codes[1];
+            x_sums[0][m] = x[m].sums[0].into();
+            x_sums[1][m] = x[m].sums[1].into();
+        }
         let w = Scales::load(s, &scales[0]);
-        if group == 32 {
+        let first = s.dots([c0, c1, c2, c3], largest, halves[0], x_sums[0]);
+        // Of pairs, each is indexed by itself: a copy of a pair would go through a general register.
+        if group == 16 {
             for m in 0..M {
-                let [scale, scale_2] = x[m].scales.map(|scale| s.splat_w(scale));
-                let sum = s.fma_w(w.offset, s.splat_w(x[m].moment), sums[m]);
-                let dot = s.fma_w(s.numbers(first[m]), scale, s.mul_w(s.numbers(second[m]), scale_2));
-                sums[m] = s.fma_w(dot, w.scale, sum);
+                let sum = s.fma_w(w.offset, s.splat_w(x[m].moments[0]), sums[m][0]);
+                let dot = s.mul_w(s.numbers(first[m]), s.splat_w(x[m].scales[0]));
+                sums[m][0] = s.fma_w(dot, w.scale, sum);
+            }
+        }
+        let second = s.dots([c4, c5, c6, c7], largest, halves[1], x_sums[1]);
+        if group == 16 {
+            let w = Scales::load(s, &scales[1]);
+            for m in 0..M {
+                let sum = s.fma_w(w.offset, s.splat_w(x[m].moments[1]), sums[m][0]);
+                let dot = s.mul_w(s.numbers(second[m]), s.splat_w(x[m].scales[1]));
+                sums[m][0] = s.fma_w(dot, w.scale, sum);
             }
         } else {
-            let w_2 = Scales::load(s, &scales[1]);
             for m in 0..M {
-                for (half, (w, dots)) in [(w, &first), (w_2, &second)].into_iter().enumerate() {
-                    let sum = s.fma_w(w.offset, s.splat_w(x[m].moments[half]), sums[m]);
-                    let dot = s.mul_w(s.numbers(dots[m]), s.splat_w(x[m].scales[half]));
-                    sums[m] = s.fma_w(dot, w.scale, sum);
-                }
+                let sum = s.fma_w(w.offset, s.splat_w(x[m].moment), sums[m][0]);
+                let second = s.mul_w(s.numbers(second[m]), s.splat_w(x[m].scales[1]));
+                let dot = s.fma_w(s.numbers(first[m]), s.splat_w(x[m].scales[0]), second);
+                sums[m][0] = s.fma_w(dot, w.scale, sum);
             }
         }
     }

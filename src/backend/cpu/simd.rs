@@ -140,8 +140,10 @@ pub(super) trait Integers: Simd {
 
     /// Largest code that [`Integers::dot`] takes.
     const LARGEST_CODE: u8;
-    /// Most rows of `x` whose integer sums [`Integers::dots`] holds in registers: 1, 4 or 8.
+    /// Most rows of `x` whose sums are held in registers beside codes: 1, 2 or 4.
     const DOT_ROWS: usize;
+    /// How many times so many rows codes stay in registers for, with the sums in memory in between: 1 or 4. 1 where codes do not stay.
+    const DOT_PARTIES: usize;
 
     /// Runs an operation with products of bytes, compiled for this instruction set.
     fn run_integers<O: IntegerOp>(self, op: O) -> O::Output;

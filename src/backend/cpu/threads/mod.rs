@@ -100,6 +100,15 @@ impl Threads {
         }
     }
 
+    /// How many work at a time: no more of our own threads than there are processors. Work is cut for so many: in smaller parts, more would
+    /// be lost at the edges of parts, and nobody more would take them.
+    pub(super) fn working(&self) -> usize {
+        match &self.who {
+            Who::Own { shared, handles } => handles.len().min(shared.most_awake) + 1,
+            Who::Host { .. } => self.count(),
+        }
+    }
+
     /// What the host's parallel-for did that it may not do; none of threads of our own.
     pub(super) fn breach(&self) -> Option<&'static str> {
         match &self.who {

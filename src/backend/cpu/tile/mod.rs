@@ -216,20 +216,19 @@ impl<S: Wide> Scales<S> {
 /// Scale and offset of each half of a block; of its first half alone where both share them.
 pub(super) type BlockScales = [[[f32; ROWS]; 2]; 2];
 
-/// Scales of a chunk.
-#[repr(align(64))]
-pub(super) struct ChunkScales(pub(super) [BlockScales; CHUNK_BLOCKS]);
+/// Those of no weights.
+pub(super) const NO_SCALES: BlockScales = [[[0.0; ROWS]; 2]; 2];
 
-impl ChunkScales {
-    pub(super) const ZERO: Self = Self([[[[0.0; ROWS]; 2]; 2]; CHUNK_BLOCKS]);
-}
-
-/// Reads the scales of the first blocks of a chunk; nothing for single elements.
+/// Reads the scales of the first blocks of some row groups, whole chunks before; nothing for single elements. For all of them at once: which
+/// type it is, is looked up each time.
 pub(super) struct ReadScales<'a> {
     pub(super) dtype: DType,
-    pub(super) chunk: &'a [u8],
+    /// What each row group has from a chunk on.
+    pub(super) chunks: &'a [&'a [u8]],
+    /// Blocks of each.
     pub(super) blocks: usize,
-    pub(super) to: &'a mut ChunkScales,
+    /// Those of each row group, one after another.
+    pub(super) to: &'a mut [BlockScales],
 }
 
 impl Op for ReadScales<'_> {
@@ -244,14 +243,14 @@ impl Op for ReadScales<'_> {
 impl ReadScales<'_> {
     #[inline(always)]
     fn read<S: Simd, Q: Quant>(self, s: S) {
-        let units = self.chunk.chunks_exact(Q::BYTES);
-        let blocks = &mut self.to.0[..self.blocks.min(CHUNK_BLOCKS)];
-        for (unit, blocks) in units.zip(blocks.chunks_mut(Q::COLS / BLOCK)) {
-            for (b, halves) in blocks.iter_mut().enumerate() {
-                for (half, to) in halves.iter_mut().enumerate().take(BLOCK / Q::Codes::GROUP) {
-                    let Scales { scale, offset } = Q::scales(s, unit, b, half);
-                    s.store_w(scale, &mut to[0]);
-                    s.store_w(offset, &mut to[1]);
+        for (chunk, to) in self.chunks.iter().zip(self.to.chunks_exact_mut(self.blocks)) {
+            for (unit, blocks) in chunk.chunks_exact(Q::BYTES).zip(to.chunks_mut(Q::COLS / BLOCK)) {
+                for (b, halves) in blocks.iter_mut().enumerate() {
+                    for (half, to) in halves.iter_mut().enumerate().take(BLOCK / Q::Codes::GROUP) {
+                        let Scales { scale, offset } = Q::scales(s, unit, b, half);
+                        s.store_w(scale, &mut to[0]);
+                        s.store_w(offset, &mut to[1]);
+                    }
                 }
             }
         }
@@ -261,7 +260,8 @@ impl ReadScales<'_> {
 /// Decodes some blocks of a chunk.
 pub(super) struct Decode<'a> {
     pub(super) chunk: &'a [u8],
-    pub(super) scales: &'a ChunkScales,
+    /// Of the chunk.
+    pub(super) scales: &'a [BlockScales],
     pub(super) blocks: Range<usize>,
     /// Their columns.
     pub(super) to: &'a mut [[f32; ROWS]],
@@ -283,7 +283,7 @@ impl<L: Lines> Op for DecodeLines<'_, L> {
     fn run<S: Simd>(self, s: S) {
         let Self(Decode { chunk, scales, blocks, to }, geometry, _) = self;
         for (b, to) in blocks.zip(to.as_chunks_mut::<BLOCK>().0) {
-            let (Some(lines), Some(scales)) = (geometry.lines::<L>(chunk, b), scales.0.get(b)) else { return };
+            let (Some(lines), Some(scales)) = (geometry.lines::<L>(chunk, b), scales.get(b)) else { return };
             let first = ByteScales::new(s, Scales::load(s, &scales[0]));
             L::eight::<S, _, 0>(s, lines, first, &mut Keep(to));
             L::eight::<S, _, 1>(s, lines, first, &mut Keep(to));

@@ -1,11 +1,9 @@
 #![forbid(unsafe_code)]
 //! From the rows of a file to row groups.
 
+use super::words::UNIT_WORDS;
 use super::{BLOCK, Codes, LINE, Lines, Quant, ROWS, Unit, Words, with_quant};
 use crate::tensor::DType;
-
-/// Most words of four codes in a unit of a row.
-const WORDS: usize = 64;
 
 /// Writes a row group.
 ///
@@ -27,7 +25,7 @@ fn pack_codes<Q: Quant>(rows: &[&[u8]], to: &mut [u8]) {
             let from = row.get(u * Q::FILE_BYTES..(u + 1) * Q::FILE_BYTES);
             Q::file_scales(from.unwrap_or_default(), r, unit);
         }
-        let mut codes = [Words::ZERO; WORDS];
+        let mut codes = [Words::ZERO; UNIT_WORDS];
         Q::file_codes(Unit::new(&all, u * Q::FILE_BYTES), &mut codes);
         let lines = unit.get_mut(Q::SCALE_BYTES..).unwrap_or_default();
         for (codes, lines) in codes.as_chunks::<8>().0.iter().zip(lines.chunks_exact_mut(Q::Codes::BYTES)) {

@@ -10,6 +10,7 @@
 
 use super::legacy::{halves, put_half};
 use super::lines::{Five, Four, LEVELS_RAISED, Levels, Six, Three, Two};
+use super::words::UNIT_WORDS;
 use super::{Quant, ROWS, Scales, Unit, Words};
 use crate::backend::cpu::simd::{Wide, part};
 use crate::tensor::DType;
@@ -26,9 +27,6 @@ pub(in super::super) struct Q5K;
 pub(in super::super) struct Q6K;
 /// 4 bits into a table of levels, a scale of 6 bits for each 32.
 pub(in super::super) struct Iq4Xs;
-
-/// Words of four codes in a unit.
-const WORDS: usize = 64;
 
 #[inline(always)]
 fn byte(unit: &[u8], at: usize) -> u8 {
@@ -118,7 +116,7 @@ impl Quant for Q2K {
 
     #[inline(always)]
     fn file_codes(unit: Unit<'_>, to: &mut [Words]) {
-        for (i, to) in to.iter_mut().take(WORDS).enumerate() {
+        for (i, to) in to.iter_mut().take(UNIT_WORDS).enumerate() {
             *to = two_bits(unit, 16, i);
         }
     }
@@ -146,7 +144,7 @@ impl Quant for Q3K {
 
     #[inline(always)]
     fn file_codes(unit: Unit<'_>, to: &mut [Words]) {
-        for (i, to) in to.iter_mut().take(WORDS).enumerate() {
+        for (i, to) in to.iter_mut().take(UNIT_WORDS).enumerate() {
             *to = two_bits(unit, 32, i) | one_bit(unit, 0, i) << 2;
         }
     }
@@ -175,7 +173,7 @@ impl Quant for Q4K {
 
     #[inline(always)]
     fn file_codes(unit: Unit<'_>, to: &mut [Words]) {
-        for (i, to) in to.iter_mut().take(WORDS).enumerate() {
+        for (i, to) in to.iter_mut().take(UNIT_WORDS).enumerate() {
             *to = four_bits(unit, 16, i);
         }
     }
@@ -199,7 +197,7 @@ impl Quant for Q5K {
 
     #[inline(always)]
     fn file_codes(unit: Unit<'_>, to: &mut [Words]) {
-        for (i, to) in to.iter_mut().take(WORDS).enumerate() {
+        for (i, to) in to.iter_mut().take(UNIT_WORDS).enumerate() {
             *to = four_bits(unit, 48, i) | one_bit(unit, 16, i) << 4;
         }
     }
@@ -223,7 +221,7 @@ impl Quant for Q6K {
 
     #[inline(always)]
     fn file_codes(unit: Unit<'_>, to: &mut [Words]) {
-        for (i, to) in to.iter_mut().take(WORDS).enumerate() {
+        for (i, to) in to.iter_mut().take(UNIT_WORDS).enumerate() {
             // Word i: column 4 i = 128 h + 64 j + l.
             let (h, j, l) = (i / 32, i / 16 % 2, 4 * (i % 16));
             let lower = unit.word(64 * h + l) >> (4 * j as u32) & 0x0f0f_0f0f;

@@ -37,12 +37,12 @@ impl Op for Whole<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self(weights, out) = self;
-        let mut scales = ChunkScales::ZERO;
+        let mut scales = [NO_SCALES; CHUNK_BLOCKS];
         let mut columns = [[0.0; ROWS]; CHUNK_BLOCKS * BLOCK];
         for (index, out) in out.chunks_mut(CHUNK_BLOCKS * BLOCK).enumerate() {
             let chunk = weights.chunk(weights.group(0), index * CHUNK_BLOCKS);
             let blocks = out.len().div_ceil(BLOCK);
-            s.run(ReadScales { dtype: weights.dtype, chunk, blocks, to: &mut scales });
+            s.run(ReadScales { dtype: weights.dtype, chunks: &[chunk], blocks, to: &mut scales });
             decode(s, &weights, Decode { chunk, scales: &scales, blocks: 0..blocks, to: &mut columns });
             out.copy_from_slice(&columns[..out.len()]);
         }

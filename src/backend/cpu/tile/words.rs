@@ -8,6 +8,9 @@ use core::ops::{BitAnd, BitOr, BitOrAssign, BitXor, Mul, Shl, Shr};
 use super::{LINE, ROWS};
 use crate::backend::cpu::simd::part;
 
+/// Most words of four codes in a unit of a row: those of a superblock.
+pub(super) const UNIT_WORDS: usize = 64;
+
 /// Four bytes of each row: lane `r` is row `r`'s.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Words([u32; ROWS]);
