@@ -107,7 +107,7 @@ impl Attention {
             spans: attend.spans,
             shape: attend.shape,
             page_size_tokens: attend.layout.page_size_tokens,
-            threads: threads.count(),
+            threads: threads.working(),
             places: true,
         };
         plan.make(&request);

@@ -237,7 +237,8 @@ impl Plan {
         let positions: usize = self.rows.iter().map(|row| row.seen(request.shape.window).len()).sum();
         let total = positions * request.shape.n_heads;
         let least = LEAST_PRODUCTS / (2 * request.shape.head_dim).max(1);
-        self.spread = request.threads > 1 && self.disjoint && total > least;
+        // Less than two such tasks are done before another thread has begun.
+        self.spread = request.threads > 1 && self.disjoint && total > 2 * least;
         if self.spread { (total / (TASKS_PER_THREAD * request.threads)).max(least) } else { usize::MAX }
     }
 
@@ -394,6 +395,19 @@ mod tests {
             let whole = Request { places: false, ..request(&spans, &shape, 2) };
             assert_eq!(check(&whole).tasks.len(), 3, "no memory, no cut");
         }
+    }
+
+    #[test]
+    fn little_work_stays_with_the_caller_however_many_rows_it_has() {
+        let table: Vec<u32> = (0..200).collect();
+        let shape = shape(9, 3, None);
+        let spread = |lanes: usize, start: usize| {
+            let spans: Vec<Span<'_>> =
+                (0..lanes).map(|lane| Span { first_row: lane, rows: 1, start, block_table: &table }).collect();
+            check(&request(&spans, &shape, 2)).spread
+        };
+        assert!(!spread(1, 0) && !spread(1, 127) && !spread(128, 0), "the first tokens of few lanes and of many");
+        assert!(spread(1, 511) && spread(32, 63), "more work, of one lane or of many");
     }
 
     #[test]
