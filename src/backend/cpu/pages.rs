@@ -143,17 +143,35 @@ fn read<E: bytemuck::Pod>(
     positions: Range<usize>,
     out: &mut [u8],
 ) {
-    each_head(shape, block_table, positions, |layout, head, slot, record| {
-        let (keys, values) = out[record * size_of::<E>()..].split_at_mut(layout.dim * size_of::<E>());
-        let (first, stride) = layout.key(slot);
-        let from = elements[head + first..].iter().step_by(stride);
-        for (to, from) in keys.chunks_exact_mut(size_of::<E>()).zip(from) {
-            to.copy_from_slice(bytemuck::bytes_of(from));
+    each_run(shape, block_table, positions, |layout, head, run| {
+        let mut slot = run.slots.start;
+        while slot < run.slots.end {
+            if let Some(block) = layout.whole_key_block(&run.slots, slot) {
+                // A square of sixteen slots and as many dimensions is turned at a time: both sides are then copied in runs.
+                let keys = elements[head + block.start..head + block.end].as_chunks::<SIDE>().0.as_chunks::<SIDE>().0;
+                for (square, keys) in keys.iter().enumerate() {
+                    for (lane, key) in turned(keys).iter().enumerate() {
+                        let to = run.bytes::<E>(slot + lane, square * SIDE, SIDE);
+                        out[to].copy_from_slice(bytemuck::bytes_of(key));
+                    }
+                }
+                slot += SIDE;
+                continue;
+            }
+            let (first, stride) = layout.key(slot);
+            let from = elements[head + first..].iter().step_by(stride);
+            let to = &mut out[run.bytes::<E>(slot, 0, layout.dim)];
+            for (to, from) in to.chunks_exact_mut(size_of::<E>()).zip(from) {
+                to.copy_from_slice(bytemuck::bytes_of(from));
+            }
+            slot += 1;
         }
         for dim in (0..layout.dim).step_by(SIDE) {
-            let part = layout.value(slot, dim);
-            let to = &mut values[dim * size_of::<E>()..][..part.len() * size_of::<E>()];
-            to.copy_from_slice(bytemuck::cast_slice(&elements[head + part.start..head + part.end]));
+            for slot in run.slots.clone() {
+                let part = layout.value(slot, dim);
+                let to = run.bytes::<E>(slot, layout.dim + dim, part.len());
+                out[to].copy_from_slice(bytemuck::cast_slice(&elements[head + part.start..head + part.end]));
+            }
         }
     });
 }
@@ -165,45 +183,89 @@ fn write<E: bytemuck::Pod>(
     positions: Range<usize>,
     bytes: &[u8],
 ) {
-    each_head(shape, block_table, positions, |layout, head, slot, record| {
-        let (keys, values) = bytes[record * size_of::<E>()..].split_at(layout.dim * size_of::<E>());
-        let (first, stride) = layout.key(slot);
-        let to = elements[head + first..].iter_mut().step_by(stride);
-        for (from, to) in keys.chunks_exact(size_of::<E>()).zip(to) {
-            bytemuck::bytes_of_mut(to).copy_from_slice(from);
+    each_run(shape, block_table, positions, |layout, head, run| {
+        let mut slot = run.slots.start;
+        while slot < run.slots.end {
+            if let Some(block) = layout.whole_key_block(&run.slots, slot) {
+                let keys = &mut elements[head + block.start..head + block.end];
+                let keys = keys.as_chunks_mut::<SIDE>().0.as_chunks_mut::<SIDE>().0;
+                for (square, keys) in keys.iter_mut().enumerate() {
+                    let mut square_keys = [[E::zeroed(); SIDE]; SIDE];
+                    for (lane, key) in square_keys.iter_mut().enumerate() {
+                        let from = run.bytes::<E>(slot + lane, square * SIDE, SIDE);
+                        bytemuck::bytes_of_mut(key).copy_from_slice(&bytes[from]);
+                    }
+                    *keys = turned(&square_keys);
+                }
+                slot += SIDE;
+                continue;
+            }
+            let (first, stride) = layout.key(slot);
+            let to = elements[head + first..].iter_mut().step_by(stride);
+            let from = &bytes[run.bytes::<E>(slot, 0, layout.dim)];
+            for (from, to) in from.chunks_exact(size_of::<E>()).zip(to) {
+                bytemuck::bytes_of_mut(to).copy_from_slice(from);
+            }
+            slot += 1;
         }
         for dim in (0..layout.dim).step_by(SIDE) {
-            let part = layout.value(slot, dim);
-            let from = &values[dim * size_of::<E>()..][..part.len() * size_of::<E>()];
-            bytemuck::cast_slice_mut(&mut elements[head + part.start..head + part.end]).copy_from_slice(from);
+            for slot in run.slots.clone() {
+                let part = layout.value(slot, dim);
+                let from = run.bytes::<E>(slot, layout.dim + dim, part.len());
+                bytemuck::cast_slice_mut(&mut elements[head + part.start..head + part.end])
+                    .copy_from_slice(&bytes[from]);
+            }
         }
     });
 }
 
-/// Calls `visit` with the layout of the layer, the place of the head in the pool, the slot, and the place of the head's keys in the
-/// record of tokens, in elements. Page by page and head by head, so that the pool is walked in its own order.
+/// Rows become columns.
 #[inline(always)]
-fn each_head(
-    shape: KvShape,
-    block_table: &[u32],
-    positions: Range<usize>,
-    mut visit: impl FnMut(&Layout, usize, usize, usize),
-) {
+fn turned<E: bytemuck::Pod>(square: &[[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
+    let mut out = [[E::zeroed(); SIDE]; SIDE];
+    for (column, row) in square.iter().enumerate() {
+        for (to, element) in out.iter_mut().zip(row) {
+            to[column] = *element;
+        }
+    }
+    out
+}
+
+/// Slots of a page, and where the same head's keys of their tokens are outside.
+struct Run {
+    slots: Range<usize>,
+    /// Of the first slot: its keys in the record of tokens, in elements.
+    record: usize,
+    /// Elements from token to token.
+    token: usize,
+}
+
+impl Run {
+    /// The bytes of `len` elements from `dim` on, keys and values counted through, of a slot's token.
+    #[inline(always)]
+    fn bytes<E>(&self, slot: usize, dim: usize, len: usize) -> Range<usize> {
+        let start = (self.record + (slot - self.slots.start) * self.token + dim) * size_of::<E>();
+        start..start + len * size_of::<E>()
+    }
+}
+
+/// Calls `visit` with the layout of the layer, the place of the head in the pool, and the slots of a page. Page by page and head by head, so
+/// that the pool is walked in its own order.
+#[inline(always)]
+fn each_run(shape: KvShape, block_table: &[u32], positions: Range<usize>, mut visit: impl FnMut(&Layout, usize, &Run)) {
     let KvShape { layers, n_kv_heads, head_dim, page_size_tokens, .. } = shape;
     let token = shape.token_elements();
     let mut at = positions.start;
     while at < positions.end {
         let page_end = positions.end.min((at / page_size_tokens + 1) * page_size_tokens);
         let page = block_table[at / page_size_tokens];
+        let slot = at % page_size_tokens;
         for layer in 0..layers {
             let layout = Layout::new(shape, layer);
             for head in 0..n_kv_heads {
-                let record = (layer * n_kv_heads + head) * 2 * head_dim;
-                let head = layout.head_at(page, head);
-                for position in at..page_end {
-                    let record = (position - positions.start) * token + record;
-                    visit(&layout, head, position % page_size_tokens, record);
-                }
+                let record = (at - positions.start) * token + (layer * n_kv_heads + head) * 2 * head_dim;
+                let run = Run { slots: slot..slot + (page_end - at), record, token };
+                visit(&layout, layout.head_at(page, head), &run);
             }
         }
         at = page_end;
@@ -246,6 +308,14 @@ impl Layout {
         (block * self.dim + lane, SIDE.min(self.page_size_tokens - block))
     }
 
+    /// Where in a head the keys of the block of slots that begins with `slot` are, when all sixteen are among `slots`, and so are whole squares
+    /// of dimensions.
+    #[inline(always)]
+    fn whole_key_block(&self, slots: &Range<usize>, slot: usize) -> Option<Range<usize>> {
+        let whole = slot.is_multiple_of(SIDE) && slot + SIDE <= slots.end && self.dim.is_multiple_of(SIDE);
+        whole.then(|| slot * self.dim..(slot + SIDE) * self.dim)
+    }
+
     /// Where in a head the dimensions of the slot's value from `dim` on lie that are side by side; `dim` begins a strip.
     #[inline(always)]
     pub(super) fn value(&self, slot: usize, dim: usize) -> Range<usize> {
@@ -258,5 +328,50 @@ impl Layout {
     #[inline(always)]
     pub(super) fn strip(&self) -> usize {
         SIDE * self.page_size_tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_go_in_and_come_out_of_the_places_that_the_layout_names() {
+        // Pages of whole blocks, of less than one, and of one and a half; heads of whole squares, and not.
+        for (page_size_tokens, head_dim) in [(16, 32), (32, 64), (8, 32), (24, 32), (16, 24), (40, 20)] {
+            let shape =
+                KvShape { layers: 2, n_kv_heads: 2, head_dim, page_size_tokens, pages: 7, element: KvType::F32 };
+            let table = [3, 6, 0, 5, 1];
+            let tokens = table.len() * page_size_tokens;
+            let record = shape.token_elements();
+            let all: Vec<f32> = (0..tokens * record).map(|i| i as f32).collect();
+            let mut pages = Pages::new(&shape).unwrap();
+            // In parts that begin and end inside pages and blocks.
+            let cuts = [0, 3, 3 + page_size_tokens, 2 * page_size_tokens + 1, 4 * page_size_tokens, tokens];
+            for cut in cuts.windows(2) {
+                let part = &all[cut[0] * record..cut[1] * record];
+                pages.write(&table, cut[0]..cut[1], bytemuck::cast_slice(part));
+            }
+            let Elements::F32(elements) = &pages.elements else { panic!("the type that was asked for") };
+            for (layer, head, position, dim) in (0..2)
+                .flat_map(|layer| (0..2).map(move |head| (layer, head)))
+                .flat_map(|(layer, head)| (0..tokens).map(move |position| (layer, head, position)))
+                .flat_map(|(layer, head, position)| (0..head_dim).map(move |dim| (layer, head, position, dim)))
+            {
+                let layout = pages.layout(layer);
+                let (page, slot) = (table[position / page_size_tokens], position % page_size_tokens);
+                let at = layout.head_at(page, head);
+                let (first, stride) = layout.key(slot);
+                let value = layout.value(slot, dim - dim % SIDE).start + dim % SIDE;
+                let expected = position * record + (layer * 2 + head) * 2 * head_dim + dim;
+                assert_eq!(elements[at + first + dim * stride], all[expected], "key {dim} of {position}");
+                assert_eq!(elements[at + value], all[expected + head_dim], "value {dim} of {position}");
+            }
+            for range in [0..tokens, 5..tokens - 2, page_size_tokens..2 * page_size_tokens, 4..5] {
+                let mut out = vec![0.0_f32; range.len() * record];
+                pages.read(&table, range.clone(), bytemuck::cast_slice_mut(&mut out));
+                assert!(out == all[range.start * record..range.end * record], "{range:?}");
+            }
+        }
     }
 }
