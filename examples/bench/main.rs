@@ -7,7 +7,9 @@
 //! tokens for all 32 lanes, which is run once and seeds them all). In these lines `of_limit` is the part of the speed that the
 //! machine's `limit` would allow (`roofline.rs`). Others: `draft` (one lane on a text that repeats itself, with prompt lookup, and
 //! `plain_tok_s` without), `mask` (what a token of a text under a grammar costs beside the step), `load` (open, and first token after it, in a process of its own), `rss` (peak memory of such a
-//! process after a 512-token prompt and 32 tokens), `limits` (what this machine can do at all). Without a model, in
+//! process after a 512-token prompt and 32 tokens), `idle` (processor time and sleeps of the engine's threads in a second in which it has nothing
+//! to do, before its first tick and behind one), `oversubscription` (decode with one, two and four threads for each processor in turn; `of_matched`
+//! is its rate to that with one), `limits` (what this machine can do at all). Without a model, in
 //! microseconds: `tick` (every lane decodes a token over a runtime whose step is free), `match` (a span of 32 768 tokens among
 //! 10 000 cached prefixes), `fork` (of 32 768 tokens on pages of 16). Each figure is the median of
 //! `--runs` runs after a warm-up; of three where 16 lanes or more run.
@@ -17,6 +19,7 @@ mod draft;
 mod host;
 mod limits;
 mod masks;
+mod rest;
 mod roofline;
 
 use std::path::PathBuf;
@@ -33,10 +36,29 @@ use roofline::{Least, Work};
 use serde_json::{Value, json};
 
 const USAGE: &str = "\
-usage: bench --model PATH [--threads N] [--fast] [--only tick,match,fork,pp,tg,batch,prefix,draft,mask,load,rss,limits] [--runs N] [--json]
+usage: bench --model PATH [--threads N] [--fast] [--runs N] [--json]
+             [--only tick,match,fork,pp,tg,batch,prefix,draft,mask,load,rss,idle,oversubscription,limits]
              [--pp 32,128,512] [--depth 0,512,2048] [--lanes 2,4,8,16,32] [--steps 64] [--prefix 1024] [--kv f32|f16]
              [--quick]            three runs, pp 128, depth 0, 8 lanes
              [--timeline FILE]    of pp, tg and batch, for Perfetto or chrome://tracing";
+
+/// All of them, in the order in which they run.
+const TESTS: [&str; 14] = [
+    "limits",
+    "tick",
+    "match",
+    "fork",
+    "load",
+    "rss",
+    "idle",
+    "oversubscription",
+    "pp",
+    "tg",
+    "batch",
+    "prefix",
+    "mask",
+    "draft",
+];
 
 struct Args {
     model: PathBuf,
@@ -90,9 +112,7 @@ fn parse_args() -> Result<Args, Failure> {
         model: "models/ictus-tiny.gguf".into(),
         threads: 0,
         arithmetic: Arithmetic::Exact,
-        only: ["limits", "tick", "match", "fork", "load", "rss", "pp", "tg", "batch", "prefix", "draft", "mask"]
-            .map(String::from)
-            .to_vec(),
+        only: TESTS.map(String::from).to_vec(),
         runs: 5,
         json: false,
         pp: vec![32, 128, 512],
@@ -416,6 +436,37 @@ fn options(args: &Args, context_tokens: u32) -> ModelOptions {
     }
 }
 
+/// What an engine without work takes.
+fn idle(args: &Args) -> Result<(), Failure> {
+    let Some(states) = rest::idle(&args.model, &options(args, 0))? else {
+        say(args, "idle", json!({ "skipped": "this system does not say what threads take" }));
+        return Ok(());
+    };
+    for rest::Idle { state, cpu_us, sleeps } in states {
+        say(args, "idle", json!({ "state": state, "seconds": 1, "cpu_us": round(cpu_us, 1), "sleeps": sleeps }));
+    }
+    Ok(())
+}
+
+/// Decoding with more threads than processors.
+fn oversubscription(args: &Args) -> Result<(), Failure> {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let runs = rest::oversubscription(&args.model, &options(args, 0), processors, args.steps, args.runs)?;
+    let mut matched = f64::NAN;
+    for (times, runs) in rest::TIMES.into_iter().zip(runs) {
+        let figures = figures(runs, args.steps);
+        let rate = figures["tok_s"].as_f64().unwrap_or(f64::NAN);
+        if times == 1 {
+            matched = rate;
+        }
+        // The field of the number of threads that all lines have is replaced.
+        let about = json!({ "threads": times * processors, "processors": processors, "steps": args.steps,
+            "of_matched": round(rate / matched, 3) });
+        say(args, "oversubscription", merge(about, figures));
+    }
+    Ok(())
+}
+
 /// Decoding on a text that repeats itself, with prompt lookup and without; the tokens are the same.
 fn drafts(args: &Args) -> Result<(), Failure> {
     let strategy = StrategyBuilder::new("prompt-lookup").config("max_draft=7");
@@ -484,6 +535,12 @@ fn main() -> Result<(), Failure> {
             let of_file = json!({ "of_file": round(peak / file_bytes as f64, 3), "at_the_end": last });
             say(&args, "rss", merge(about, of_file));
         }
+    }
+    if wants("idle") {
+        idle(&args)?;
+    }
+    if wants("oversubscription") {
+        oversubscription(&args)?;
     }
     if let Some(limits) = limits.filter(|_| steps) {
         run_steps(&args, &Roof { limits, work: Work::of(&args.model, args.kv_type())? }, wants)?;
