@@ -1,11 +1,12 @@
 //! The CPU kernels, each with the bytes that it reads: what is left to the bandwidth or to the arithmetic shows.
 //!
 //! Sizes are those of a model of 135 M parameters. Every instance of this processor is measured with one thread and with two;
-//! each bench asserts its result against the portable instance.
+//! each bench asserts its result against the portable instance. Products are measured in exact arithmetic (`linear`) and, of quantised
+//! weights, in fast arithmetic (`rounded`; the rounded row is kept from one product to the next).
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ictus::backend::cpu::{Buffer, CpuBackend, InstructionSet};
-use ictus::backend::{AttentionShape, Backend, Gate, KvShape, KvType, RopeTable, Span};
+use ictus::backend::{Arithmetic, AttentionShape, Backend, Gate, KvShape, KvType, RopeTable, Span};
 use ictus::checkpoint::RopePairing;
 use ictus::tensor::{Bytes, DType, Tensor};
 
@@ -13,12 +14,12 @@ const HIDDEN: usize = 576;
 const FFN: usize = 1536;
 
 /// Every instance with its number of threads, and a name.
-fn backends() -> Vec<(String, CpuBackend)> {
+fn backends(arithmetic: Arithmetic) -> Vec<(String, CpuBackend)> {
     let mut all = Vec::new();
     for &set in InstructionSet::ALL {
         for threads in [1, 2] {
             match CpuBackend::with_instruction_set(threads, set) {
-                Ok(backend) => all.push((format!("{}-{threads}", set.name()), backend)),
+                Ok(backend) => all.push((format!("{}-{threads}", set.name()), backend.with_arithmetic(arithmetic))),
                 Err(error) => eprintln!("skipped: {error}"),
             }
         }
@@ -65,12 +66,34 @@ fn check(backend: &CpuBackend, buffer: &Buffer, width: usize, expected: &mut Vec
     assert!(row.iter().zip(&*expected).all(|(a, b)| (a - b).abs() <= 1e-4 * most), "instances agree");
 }
 
+/// Every kind of codes, and single elements.
+const DTYPES: [DType; 10] = [
+    DType::F32,
+    DType::F16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q8_0,
+    DType::Q2_K,
+    DType::Q4_K,
+    DType::Q6_K,
+    DType::IQ4_NL,
+];
+
 fn linear(criterion: &mut Criterion) {
-    for (rows, outputs, cols) in [(1, FFN, HIDDEN), (1, 8192, HIDDEN), (128, FFN, HIDDEN), (128, HIDDEN, FFN)] {
-        let mut group = criterion.benchmark_group(format!("linear {outputs}x{cols}, {rows} rows"));
-        for dtype in
-            [DType::F32, DType::F16, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q8_0, DType::Q4_K, DType::Q6_K]
-        {
+    products(criterion, "linear", Arithmetic::Exact);
+}
+
+fn rounded(criterion: &mut Criterion) {
+    products(criterion, "rounded", Arithmetic::Fast);
+}
+
+fn products(criterion: &mut Criterion, kernel: &str, arithmetic: Arithmetic) {
+    let shapes = [(1, FFN, HIDDEN), (1, 8192, HIDDEN), (8, FFN, HIDDEN), (128, FFN, HIDDEN), (128, HIDDEN, FFN)];
+    for (rows, outputs, cols) in shapes {
+        let mut group = criterion.benchmark_group(format!("{kernel} {outputs}x{cols}, {rows} rows"));
+        let rounds = |dtype: &DType| arithmetic == Arithmetic::Exact || !matches!(dtype, DType::F32 | DType::F16);
+        for dtype in DTYPES.into_iter().filter(rounds) {
             let cols = cols.next_multiple_of(dtype.unit_values());
             let tensor = weights(dtype, outputs, cols);
             // One row is bound by reading weights, many by products.
@@ -81,7 +104,7 @@ fn linear(criterion: &mut Criterion) {
                 Throughput::Elements(elements)
             });
             let mut expected = Vec::new();
-            for (name, backend) in backends() {
+            for (name, backend) in backends(arithmetic) {
                 let (x, weight) = (filled(&backend, rows, cols), backend.matrix(&tensor).expect("a matrix"));
                 let mut out = sized(&backend, rows, outputs);
                 group.bench_function(BenchmarkId::new(name, format!("{dtype:?}")), |bencher| {
@@ -100,7 +123,7 @@ fn rows(criterion: &mut Criterion) {
     for rows in [1, 128] {
         let mut group = criterion.benchmark_group(format!("{rows} rows"));
         let bytes = |width: usize, arrays: usize| Throughput::Bytes((4 * rows * width * arrays) as u64);
-        for (name, backend) in backends() {
+        for (name, backend) in backends(Arithmetic::Exact) {
             let (x, y) = (filled(&backend, rows, HIDDEN), filled(&backend, rows, HIDDEN));
             let ones = Tensor { dtype: DType::F32, rows: 1, cols: HIDDEN, data: Bytes::from_f32(&[1.0; HIDDEN]) };
             let weight = backend.vector(&ones).expect("a vector");
@@ -145,11 +168,12 @@ fn rows(criterion: &mut Criterion) {
 fn attention(criterion: &mut Criterion) {
     let shape = AttentionShape { n_heads: 9, n_kv_heads: 3, head_dim: 64, scale: 0.125, window: None };
     let mut group = criterion.benchmark_group("attention, 9 heads of 64 over 3");
-    for (rows, start) in [(1, 512), (1, 2048), (128, 0), (128, 384)] {
+    // One row: depths on both sides of where its work is worth a second thread.
+    for (rows, start) in [(1, 0), (1, 127), (1, 512), (1, 2048), (32, 0), (128, 0), (128, 384)] {
         let tokens: usize = rows + start;
         for element in [KvType::F16, KvType::F32] {
             let mut expected = Vec::new();
-            for (name, backend) in backends() {
+            for (name, backend) in backends(Arithmetic::Exact) {
                 let pages = tokens.div_ceil(16);
                 let pool = KvShape { layers: 1, n_kv_heads: 3, head_dim: 64, page_size_tokens: 16, pages, element };
                 let mut pool = backend.pages(&pool).expect("a pool");
@@ -171,5 +195,5 @@ fn attention(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, linear, rows, attention);
+criterion_group!(benches, linear, rounded, rows, attention);
 criterion_main!(benches);
