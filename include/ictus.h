@@ -1073,7 +1073,7 @@ typedef struct {
     // The reader's size of this record in bytes; at least 48.
     uint64_t struct_size;
     // Weights as they are held, once for all engines of the model that live at the same time.
-    uint64_t weights_mapped_bytes;
+    uint64_t weights_bytes;
     // Keys and values of all pages.
     uint64_t kv_pool_bytes;
     // Activations.

@@ -702,8 +702,8 @@ fn files_and_options_that_are_refused_say_why() {
         twice(Status::RejectBadStruct, || ictus_model_plan(tiny.as_ptr(), null(), null_mut(), 0, &raw mut short));
         assert_eq!(ictus_model_plan(tiny.as_ptr(), null(), null_mut(), 0, &raw mut plan), 0);
     }
-    let sum = plan.weights_mapped_bytes + plan.kv_pool_bytes + plan.activation_bytes + plan.table_bytes;
-    assert!(plan.total_bytes == sum && plan.weights_mapped_bytes > 0);
+    let sum = plan.weights_bytes + plan.kv_pool_bytes + plan.activation_bytes + plan.table_bytes;
+    assert!(plan.total_bytes == sum && plan.weights_bytes > 0);
 }
 
 /// adapters, embeddings, stages and what describes a model.

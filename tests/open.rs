@@ -77,8 +77,8 @@ fn plan_is_what_an_engine_counts() {
         assert_eq!(plan.kv_pool_bytes % 63, 0);
         assert_eq!(mem.allocated_bytes, plan.kv_pool_bytes / 63 * mem.pool_blocks_used);
         let weights = std::fs::metadata(file(TINY)).expect("the file").len();
-        assert!(plan.weights_mapped_bytes > weights / 2 && plan.weights_mapped_bytes <= weights + weights / 25);
-        assert_eq!(plan.total_bytes(), plan.weights_mapped_bytes + plan.allocated_bytes());
+        assert!(plan.weights_bytes > weights / 2 && plan.weights_bytes <= weights + weights / 25);
+        assert_eq!(plan.total_bytes(), plan.weights_bytes + plan.allocated_bytes());
     }
 }
 

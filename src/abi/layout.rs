@@ -67,7 +67,7 @@ records! {
     }
     record ModelPlan "ModelPlan" "ictus_model_plan_t" {
         struct_size: "uint64_t",
-        weights_mapped_bytes: "uint64_t",
+        weights_bytes: "uint64_t",
         kv_pool_bytes: "uint64_t",
         activation_bytes: "uint64_t",
         table_bytes: "uint64_t",

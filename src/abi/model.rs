@@ -103,7 +103,7 @@ pub struct ModelPlan {
     /// The reader's size of this record in bytes; at least 48.
     pub struct_size: u64,
     /// Weights as they are held, once for all engines of the model that live at the same time.
-    pub weights_mapped_bytes: u64,
+    pub weights_bytes: u64,
     /// Keys and values of all pages.
     pub kv_pool_bytes: u64,
     /// Activations.
@@ -394,7 +394,7 @@ pub unsafe extern "C" fn ictus_model_plan(
         let memory = Model::plan(path, &self::options(&source)?)?;
         target.set(ModelPlan {
             struct_size: target.bytes(),
-            weights_mapped_bytes: memory.weights_mapped_bytes,
+            weights_bytes: memory.weights_bytes,
             kv_pool_bytes: memory.kv_pool_bytes,
             activation_bytes: memory.activation_bytes,
             table_bytes: memory.table_bytes,

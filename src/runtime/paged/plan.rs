@@ -71,10 +71,9 @@ impl PagedOptions {
 /// one input: 1.75 bytes for each activation of as many rows as a walk has, as wide as the widest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights as they are held, once for all runtimes that share them. A backend that re-lays them holds them in memory of its own, up to
-    /// 4 % more than in their file, and gives the mapped pages back as it goes; one that does not leaves them mapped, and shared with other
-    /// processes.
-    pub weights_mapped_bytes: u64,
+    /// Weights as they are held, once for all runtimes that share them: in memory of their own where a backend re-lays them, as that of
+    /// processors does (up to 4 % more than in their file, whose mapped pages it gives back as it goes).
+    pub weights_bytes: u64,
     /// Keys and values of all pages.
     pub kv_pool_bytes: u64,
     /// Activations; on a device also what operations work in and what goes to and from it.
@@ -85,10 +84,10 @@ pub struct MemoryPlan {
 
 impl MemoryPlan {
     /// The plan of a model with these numbers, options and weights; none when a sum does not fit 64 bits.
-    pub fn new(config: &ModelConfig, options: &PagedOptions, weights_mapped_bytes: u64) -> Option<Self> {
+    pub fn new(config: &ModelConfig, options: &PagedOptions, weights_bytes: u64) -> Option<Self> {
         let kv = options.kv_shape(config);
         let plan = Self {
-            weights_mapped_bytes,
+            weights_bytes,
             kv_pool_bytes: kv.page_bytes()?.checked_mul(kv.pages as u64)?,
             activation_bytes: options.workspace_shape(config).bytes()?,
             table_bytes: PagePool::table_bytes(kv.pages),
@@ -98,10 +97,10 @@ impl MemoryPlan {
 
     /// All bytes.
     pub fn total_bytes(&self) -> u64 {
-        self.weights_mapped_bytes + self.allocated_bytes()
+        self.weights_bytes + self.allocated_bytes()
     }
 
-    /// The bytes that are allocated: all but the mapped ones.
+    /// All bytes but those of the weights, which runtimes may share.
     pub fn allocated_bytes(&self) -> u64 {
         self.kv_pool_bytes + self.activation_bytes + self.table_bytes
     }
@@ -109,6 +108,6 @@ impl MemoryPlan {
     fn checked_total(&self) -> Option<u64> {
         [self.kv_pool_bytes, self.activation_bytes, self.table_bytes]
             .into_iter()
-            .try_fold(self.weights_mapped_bytes, u64::checked_add)
+            .try_fold(self.weights_bytes, u64::checked_add)
     }
 }
