@@ -21,10 +21,18 @@ static int failed(ictus_model_t model) {
 
 int main(int argc, char **argv) {
     /* Load: the model file is mapped, the page pool is planned, nothing runs yet. */
-    const char *path = argc > 1 ? argv[1] : "models/ictus-tiny.gguf";
+    const char *path = "models/ictus-tiny.gguf";
+    ictus_model_options_t options = {.struct_size = sizeof options};
+    for (int i = 1; i < argc; i++) {
+        /* --worker: the engine in a process of its own; everything below stays as it is. */
+        if (strcmp(argv[i], "--worker") == 0)
+            options.worker = "";
+        else
+            path = argv[i];
+    }
     char error[512];
     ictus_model_t model;
-    if (ictus_model_open(path, NULL, error, sizeof error, &model) != ICTUS_STATUS_OK) {
+    if (ictus_model_open(path, &options, error, sizeof error, &model) != ICTUS_STATUS_OK) {
         fprintf(stderr, "%s\n", error);
         return 1;
     }

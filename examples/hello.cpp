@@ -7,7 +7,16 @@
 
 int main(int argc, char **argv) try {
     // Load: the model file is mapped, the page pool is planned, nothing runs yet.
-    ictus::Model model = ictus::Model::open(argc > 1 ? argv[1] : "models/ictus-tiny.gguf");
+    std::string path = "models/ictus-tiny.gguf";
+    ictus::Options options;
+    for (int i = 1; i < argc; i++) {
+        // --worker: the engine in a process of its own; everything below stays as it is.
+        if (std::string(argv[i]) == "--worker")
+            options.worker = "";
+        else
+            path = argv[i];
+    }
+    ictus::Model model = ictus::Model::open(path, options);
     model.create_rings();
 
     // Stage: the prompt goes into the token-in ring.

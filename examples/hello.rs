@@ -6,13 +6,17 @@ use ictus::engine::PlanBuilder;
 use ictus::record::constant::finish;
 use ictus::ring::{MemoryRings, Rings};
 use ictus::tokenizer::{DecodeOptions, EncodeOptions, TokenStream};
-use ictus::{Model, ModelOptions};
+use ictus::{Model, ModelOptions, WorkerOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Load: the model file is mapped, the page pool is planned, nothing runs yet.
-    let path = std::env::args().nth(1).unwrap_or_else(|| "models/ictus-tiny.gguf".into());
+    let (mut path, mut worker) = ("models/ictus-tiny.gguf".to_owned(), false);
+    for argument in std::env::args().skip(1) {
+        // --worker: the engine in a process of its own; everything below stays as it is.
+        if argument == "--worker" { worker = true } else { path = argument }
+    }
     let model = Model::open(path, &ModelOptions::default())?;
-    let mut engine = model.engine()?;
+    let mut engine = if worker { model.engine_in_worker(&WorkerOptions::default())? } else { model.engine()? };
     let mut rings = MemoryRings::new();
 
     // Stage: the prompt goes into the token-in ring.

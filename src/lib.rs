@@ -31,7 +31,9 @@ pub mod transfer;
 #[cfg(all(feature = "worker", target_os = "linux"))]
 pub mod worker;
 
-pub use open::{Arithmetic, Device, Error, HostThreads, KvType, MemoryPlan, Model, ModelOptions, Progress};
+pub use open::{
+    Arithmetic, Device, Error, HostThreads, KvType, MemoryPlan, Model, ModelOptions, Progress, WorkerOptions,
+};
 
 /// Compiles the program that the README shows.
 #[cfg(doctest)]

@@ -105,6 +105,49 @@ fn hello_says_the_same_in_c_and_cpp_as_in_rust() {
     }
 }
 
+/// The worker program of this build; none when it is built without.
+fn worker() -> Option<&'static str> {
+    let worker = option_env!("CARGO_BIN_EXE_ictus-worker");
+    if worker.is_none() {
+        println!("skipped: an engine in a process of its own: built without the feature worker");
+    }
+    worker
+}
+
+/// The same calls and the same text with the engine in a process of its own, which the variable names or the library finds.
+#[test]
+fn hello_says_the_same_with_its_engine_in_a_worker() {
+    let Some(worker) = worker() else { return };
+    let (story, out) = (expected_story(), folder());
+    let test = std::env::current_exe().expect("a test knows its path");
+    let examples = test.parent().and_then(Path::parent).expect("tests lie in deps").join("examples");
+    let mut programs = vec![("hello in Rust", examples.join("hello"), false)];
+    for (name, compiler, standard, link, source) in [
+        ("hello-c-static", "cc", "-std=c11", Link::Static, "examples/hello.c"),
+        ("hello-c-shared", "cc", "-std=c11", Link::Shared, "examples/hello.c"),
+        ("hello-cpp-shared", "c++", "-std=c++17", Link::Shared, "examples/hello.cpp"),
+    ] {
+        let built = build(out.path(), name, compiler, standard, link, &[source]);
+        // The library lies one below the worker, as the examples do; the static program lies elsewhere.
+        programs.extend(built.map(|program| (name, program, link == Link::Static)));
+    }
+    for (name, program, needs_variable) in programs {
+        let command = || {
+            let mut command = Command::new(&program);
+            command.current_dir(root()).arg("--worker").env_remove("ICTUS_WORKER");
+            command
+        };
+        assert_eq!(run(command().env("ICTUS_WORKER", worker)), story, "{name}");
+        if !needs_variable {
+            assert_eq!(run(&mut command()), story, "{name}: found beside the library");
+        }
+        let missing = command().env("ICTUS_WORKER", "/nonexistent/worker").output().expect("it runs");
+        let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+        assert!(!missing.status.success() && missing.stdout.is_empty(), "{name}: {said}");
+        assert!(said.contains("/nonexistent/worker"), "{name}: {said}");
+    }
+}
+
 /// What the requests of the two programs say: the lines between the trace and the figures.
 fn answers(text: &str) -> String {
     let lines = text.lines().filter(|line| line.starts_with('['));
@@ -134,7 +177,11 @@ fn host_lays_out_rings_by_hand_and_samples_itself() {
         let Some(program) = build(out.path(), name, "cc", "-std=c11", link, &["tests/hosts/own_rings.c"]) else {
             return;
         };
-        assert_eq!(run(Command::new(program).arg(root().join(MODEL))), "own rings: ok\n");
+        assert_eq!(run(Command::new(&program).arg(root().join(MODEL))), "own rings: ok\n");
+        // The host's rings are not those of the link: what goes through them is carried over.
+        if let Some(worker) = worker() {
+            assert_eq!(run(Command::new(program).arg(root().join(MODEL)).arg(worker)), "own rings: ok\n");
+        }
     }
 }
 
@@ -159,6 +206,12 @@ fn lane_parked_in_a_file_goes_on_in_another_process() {
         format!("{next}held 0\n"),
         "without the state, the same tokens at the price of a prefill"
     );
+    let Some(worker) = worker() else { return };
+    let in_worker = |mode: &str| run(Command::new(&program).arg(root().join(MODEL)).arg(mode).arg(&file).arg(worker));
+    assert_eq!(in_worker("resume"), resumed, "parked here, resumed in a worker");
+    assert_eq!(in_worker("damaged"), format!("{next}held 0\n"));
+    assert_eq!(in_worker("save"), next);
+    assert_eq!(park("resume"), resumed, "parked in a worker, resumed here");
 }
 
 /// evidence, and three ways to wait, while another thread ticks.

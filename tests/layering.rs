@@ -47,9 +47,11 @@ const TABLE: &[(&str, &[&str])] = &[
     ("facade", &["timeline", "record", "ring", "runtime", "sample", "engine", "capacity", "executor"]),
     ("driver", &["record", "ring", "engine", "tokenizer"]),
     ("testing", &["record", "kv", "ring", "runtime", "sample", "engine", "executor"]),
+    ("worker", &["record", "checkpoint", "tokenizer", "ring", "engine"]),
     (
         "open",
         &[
+            "worker",
             "record",
             "tensor",
             "checkpoint",
@@ -65,7 +67,6 @@ const TABLE: &[(&str, &[&str])] = &[
             "speculate",
         ],
     ),
-    ("worker", &["record", "checkpoint", "tokenizer", "ring", "engine"]),
     (
         "abi",
         &[

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -132,6 +133,8 @@ struct Options {
     ictus_model_options_t record{};
     /* Told the bytes that are ready and all bytes; another answer than true breaks off. */
     std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)> on_progress;
+    /* The engine in a process of its own: the path of the worker program, or an empty text to look for it. */
+    std::optional<std::string> worker;
 
     Options() { record.struct_size = sizeof record; }
 };
@@ -322,6 +325,7 @@ private:
         return detail::filled<T>(guess, fill, [this](ictus_status status) { check(status); });
     }
     static void prepare(Options &options) {
+        if (options.worker) options.record.worker = options.worker->c_str();
         if (!options.on_progress) return;
         options.record.on_progress = progress;
         options.record.progress_user = &options;

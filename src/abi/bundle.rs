@@ -245,7 +245,10 @@ impl Bundle {
                 Err(Failure::new(Status::Fatal, format_args!("the engine panicked: {message}")))
             }),
         };
-        outcome.map_err(|failure| {
+        outcome.map_err(|mut failure| {
+            if failure.status == Status::Fatal && failure.detail.is_none() {
+                failure.detail = inside.engine.fatal_reason();
+            }
             self.note(call, &failure, Some(&inside.log));
             failure.status
         })

@@ -202,6 +202,9 @@ pub mod lack {
 /// No token.
 pub const NO_TOKEN: u32 = u32::MAX;
 
+/// A worker that dies is not replaced.
+pub const NO_RESTARTS: u32 = u32::MAX;
+
 macro_rules! extension {
     ($($group:literal { $($name:literal = $value:path,)* })*) => {
         /// The constants of the extensions as a table, for the header and its tests.
@@ -387,5 +390,6 @@ extension! {
     }
     "TOKEN" {
         "ICTUS_NO_TOKEN" = NO_TOKEN,
+        "ICTUS_NO_RESTARTS" = NO_RESTARTS,
     }
 }

@@ -286,6 +286,18 @@ pub(super) unsafe fn text<'a>(source: *const c_char) -> Result<&'a str, Status> 
     text.to_str().map_err(|_| Status::RejectBadStruct)
 }
 
+/// A text that may be NULL, which is none.
+///
+/// # Safety
+/// As [`text`].
+pub(super) unsafe fn optional_text<'a>(source: *const c_char) -> Result<Option<&'a str>, Status> {
+    match source.is_null() {
+        true => Ok(None),
+        // SAFETY: the promise of this function.
+        false => unsafe { text(source) }.map(Some),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -53,6 +53,9 @@ records! {
         grammar_lexer_states: "uint32_t",
         arithmetic: "uint32_t",
         device_index: "uint32_t",
+        worker: "const char *",
+        worker_timeout_ms: "uint32_t",
+        worker_restarts: "uint32_t",
     }
     record ClaimedSampling "ClaimedSampling" "ictus_claimed_sampling_t" {
         struct_size: "uint64_t",

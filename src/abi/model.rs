@@ -2,16 +2,17 @@
 
 use core::ffi::{c_char, c_void};
 use core::ops::ControlFlow;
+use core::time::Duration;
 
 use super::bundle::{self, ModelHandle, StatusCode, status};
-use super::constant::{NO_TOKEN, arithmetic, claim, device, kv_type, log_level};
-use super::guard::{Buffer, Failure, Outcome, buffer, contain, out, sized_out, text, versioned};
+use super::constant::{NO_RESTARTS, NO_TOKEN, arithmetic, claim, device, kv_type, log_level};
+use super::guard::{Buffer, Failure, Outcome, buffer, contain, optional_text, out, sized_out, text, versioned};
 use super::log::Log;
 use crate::backend::cpu::{HostThreads, Lent};
 use crate::backend::{Arithmetic, BackendError, KvType};
 use crate::checkpoint::CheckpointError;
 use crate::facade::CoreError;
-use crate::open::{Device, Error, Model, ModelOptions, Progress};
+use crate::open::{Device, Error, Model, ModelOptions, Progress, WorkerOptions};
 use crate::record::Status;
 use crate::record::view::{Plain, record};
 
@@ -92,8 +93,17 @@ pub struct OpenOptions {
     pub arithmetic: u32,
     /// Which CUDA device, as the driver counts them from 0.
     pub device_index: u32,
+    /// NULL is an engine in this process. Else the engine is in a process of its own (Linux), which may crash and is replaced; lanes go on
+    /// to the same bits. The path of the worker program; an empty text looks for it: what the variable `ICTUS_WORKER` names, or
+    /// `ictus-worker` beside the library (in its folder, in `../bin`, in the folder above) or beside the program.
+    pub worker: *const c_char,
+    /// Milliseconds that one tick may take in a worker before that is replaced; 0 is 10 minutes.
+    pub worker_timeout_ms: u32,
+    /// Fresh workers that one call may use up when one dies: the call then answers `ICTUS_ERR_FATAL`, and a later one tries again. 0 is
+    /// 3; `ICTUS_NO_RESTARTS` never replaces one.
+    pub worker_restarts: u32,
 }
-const _: () = assert!(size_of::<OpenOptions>() == 176);
+const _: () = assert!(size_of::<OpenOptions>() == 192);
 record!(OpenOptions, min_prefix: 80);
 
 /// The bytes that a model takes.
@@ -184,6 +194,13 @@ impl From<Error> for Failure {
             Error::Core(CoreError::Items { .. } | CoreError::Arena { .. }) => Status::RejectBounds,
             Error::Core(CoreError::Memory) => Status::RejectBudget,
             Error::Core(_) => Status::Unsupported,
+            Error::NotInWorker { .. } => Status::Unsupported,
+            #[cfg(all(feature = "worker", target_os = "linux"))]
+            Error::NoWorker(_) => Status::UnknownHandle,
+            #[cfg(all(feature = "worker", target_os = "linux"))]
+            Error::Worker(_) => Status::Fatal,
+            #[cfg(not(all(feature = "worker", target_os = "linux")))]
+            Error::NoWorkers => Status::Unsupported,
             Error::PlanTooLarge | Error::OverBudget { .. } => Status::RejectBudget,
             Error::Cancelled => Status::Busy,
             _ => Status::RejectBadStruct,
@@ -335,9 +352,30 @@ pub(super) fn open_model(path: &str, source: &OpenOptions) -> Outcome<(Model, Lo
     Ok((model, log))
 }
 
-fn open(path: &str, source: &OpenOptions) -> Outcome<ModelHandle> {
+/// Where the engine is to be, when not in this process. `program` is the text of the record's `worker`.
+fn worker_options(program: &str, source: &OpenOptions) -> WorkerOptions {
+    let default = WorkerOptions::default();
+    WorkerOptions {
+        program: (!program.is_empty()).then(|| program.into()),
+        tick_timeout: match source.worker_timeout_ms {
+            0 => default.tick_timeout,
+            limit => Some(Duration::from_millis(limit.into())),
+        },
+        restarts: match source.worker_restarts {
+            0 => default.restarts,
+            NO_RESTARTS => 0,
+            restarts => restarts,
+        },
+    }
+}
+
+fn open(path: &str, source: &OpenOptions, worker: Option<&str>) -> Outcome<ModelHandle> {
     let (model, log) = open_model(path, source)?;
-    Ok(bundle::insert(model.engine()?, Some(model), log))
+    let engine = match worker {
+        None => model.engine()?,
+        Some(program) => model.engine_in_worker(&worker_options(program, source))?,
+    };
+    Ok(bundle::insert(engine, Some(model), log))
 }
 
 /// Opens a model and makes an engine of it. The file is mapped: keep it as it is while the model lives.
@@ -345,8 +383,9 @@ fn open(path: &str, source: &OpenOptions) -> Outcome<ModelHandle> {
 /// `path`: a GGUF file or a Hugging Face directory, NUL-terminated. `options` may be NULL: all defaults. `error_text`: where the reason of a
 /// failure goes, NUL-terminated and cut to `error_capacity` bytes; NULL with 0 when it is not wanted.
 /// Owner: `*model` is the host's, which releases it with `ictus_model_free`. Threads: any; callbacks of the options run on this one.
-/// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the file cannot be read), `ICTUS_REJECT_BAD_STRUCT` (it is not a model, or options too short),
-/// `ICTUS_REJECT_BOUNDS` (an option), `ICTUS_ERR_OP_UNSUPPORTED` (device, model without a vocabulary), `ICTUS_NEEDS_REPLAN` (memory
+/// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the file cannot be read, or there is no worker program), `ICTUS_REJECT_BAD_STRUCT` (it is not a model, or options too short),
+/// `ICTUS_REJECT_BOUNDS` (an option), `ICTUS_ERR_OP_UNSUPPORTED` (device, model without a vocabulary, an option that a worker cannot
+/// have, workers in a build without them), `ICTUS_ERR_FATAL` (a worker did not get as far as serving), `ICTUS_NEEDS_REPLAN` (memory
 /// could not be had, or the weights do not fit the model), `ICTUS_REJECT_BUDGET` (more than the budget, or sizes beyond 64 bits), `ICTUS_EBUSY` (the progress
 /// callback broke off). Nothing is kept then.
 #[unsafe(no_mangle)]
@@ -364,9 +403,11 @@ pub unsafe extern "C" fn ictus_model_open(
         let path = unsafe { text(path) }?;
         // SAFETY: as above.
         let options = unsafe { read_options(options) }?;
+        // SAFETY: as above; of a shorter record it is NULL.
+        let worker = unsafe { optional_text(options.worker) }?;
         // SAFETY: as above.
         let model = unsafe { out(model) }?;
-        model.set(open(path, &options)?);
+        model.set(open(path, &options, worker)?);
         Ok(())
     })
 }

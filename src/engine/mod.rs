@@ -558,6 +558,11 @@ pub trait Engine {
         None
     }
 
+    /// Why the last call answered `Fatal`, in words; none when it did not, or no more is known.
+    fn fatal_reason(&self) -> Option<String> {
+        None
+    }
+
     /// Why the last registration of a strategy was refused, in words; none when it was not.
     fn strategy_refusal(&self) -> Option<&str> {
         None

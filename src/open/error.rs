@@ -44,6 +44,24 @@ pub enum Error {
         /// Bytes that the options allow.
         budget_bytes: u64,
     },
+    /// There is no worker program.
+    #[cfg(all(feature = "worker", target_os = "linux"))]
+    #[error(transparent)]
+    NoWorker(#[from] crate::worker::client::NoWorker),
+    /// A worker could not be started, or did not get as far as serving.
+    #[cfg(all(feature = "worker", target_os = "linux"))]
+    #[error(transparent)]
+    Worker(Box<crate::worker::client::WorkerGone>),
+    /// This build has no workers.
+    #[cfg(not(all(feature = "worker", target_os = "linux")))]
+    #[error("this build has no workers: they need the feature worker, and Linux")]
+    NoWorkers,
+    /// An option that an engine in another process cannot have.
+    #[error("option {option} is of this process only, not of a worker")]
+    NotInWorker {
+        /// The field.
+        option: &'static str,
+    },
     /// The progress callback broke off.
     #[error("cancelled")]
     Cancelled,

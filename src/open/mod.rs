@@ -18,15 +18,17 @@ mod error;
 mod options;
 mod place;
 pub mod sizing;
+mod worker;
 
 pub use crate::backend::cpu::HostThreads;
 pub use crate::backend::{Arithmetic, KvType};
 pub use crate::runtime::MemoryPlan;
 pub use error::Error;
 pub use options::{Device, ModelOptions, OptionsError};
+pub use worker::WorkerOptions;
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::draft::DraftFiles;
@@ -74,6 +76,10 @@ pub struct Model {
 
 #[derive(Debug)]
 struct Inner {
+    /// The file, wherever the host goes meanwhile.
+    path: PathBuf,
+    /// As the host chose them; a worker is told the same.
+    asked: ModelOptions,
     checkpoint: Checkpoint,
     tokenizer: Tokenizer,
     options: Resolved,
@@ -109,7 +115,7 @@ impl Model {
         options.check()?;
         let place = Place::find(options.device, options.device_index)?;
         tell(0, 0)?;
-        let checkpoint = Checkpoint::open(path)?;
+        let checkpoint = Checkpoint::open(&path)?;
         let resolved = options.resolve(checkpoint.config(), place::weights_bytes(options.device, &checkpoint))?;
         check_budget(&checkpoint, &resolved, options.memory_budget_bytes)?;
         let total_bytes = checkpoint.tensor_bytes();
@@ -119,7 +125,9 @@ impl Model {
         touch(&checkpoint, total_bytes, &mut tell)?;
         let executor = options.of_executor();
         let grammars = SharedCompiler::default();
-        let inner = Inner { checkpoint, tokenizer, options: resolved, executor, place, grammars };
+        let path = std::path::absolute(&path).unwrap_or_else(|_| path.as_ref().to_owned());
+        let asked = options.clone();
+        let inner = Inner { path, asked, checkpoint, tokenizer, options: resolved, executor, place, grammars };
         Ok(Self { inner: Arc::new(inner) })
     }
 

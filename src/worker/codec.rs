@@ -13,8 +13,15 @@
 //!
 //! # Invariants
 //! - Whatever the bytes are, reading ends in a value or a [`PayloadError`] (W-12).
-//! - A list is only made room for when the payload has bytes enough for as many elements as it claims (W-14).
+//! - A list is only made room for when the payload has bytes enough for as many elements as it claims, and all lists together take at
+//!   most [`MEMORY_PER_BYTE`] times the payload's length and [`MEMORY_AT_LEAST`] (W-14).
 //! - Bytes behind the last field are nobody's business (W-11).
+
+/// Bytes of memory that the lists of a payload may take for each of its bytes. A token takes four; what takes more (an empty text is one byte
+/// there and three words here) comes in lists that are short.
+pub const MEMORY_PER_BYTE: usize = 4;
+/// Bytes that they may take however short the payload is.
+pub const MEMORY_AT_LEAST: usize = 1 << 20;
 
 /// What is wrong with a payload (W-12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +30,9 @@ pub enum PayloadError {
     /// It ends inside a field, or claims more elements than it has bytes for.
     #[error("the payload ends early")]
     Short,
+    /// Its lists would take more memory than its length justifies (W-14).
+    #[error("the lists of the payload take too much memory")]
+    Heavy,
     /// A number is longer than its type, or does not fit it.
     #[error("a varint does not fit its type")]
     Varint,
@@ -47,12 +57,14 @@ pub enum PayloadError {
 #[derive(Clone, Debug)]
 pub struct Reader<'p> {
     left: &'p [u8],
+    /// Bytes of memory that lists may still take.
+    memory: usize,
 }
 
 impl<'p> Reader<'p> {
     /// All of `payload`.
     pub fn new(payload: &'p [u8]) -> Self {
-        Self { left: payload }
+        Self { left: payload, memory: payload.len().saturating_mul(MEMORY_PER_BYTE).saturating_add(MEMORY_AT_LEAST) }
     }
 
     /// How many bytes are left.
@@ -106,6 +118,14 @@ impl<'p> Reader<'p> {
         let claimed = usize::try_from(self.varint(64)?).map_err(|_| PayloadError::Short)?;
         let bytes = claimed.checked_mul(least_bytes).ok_or(PayloadError::Short)?;
         if bytes > self.left.len() { Err(PayloadError::Short) } else { Ok(claimed) }
+    }
+
+    /// The length of a list of `T`, whose memory is counted.
+    fn list<T: Wire>(&mut self) -> Result<usize, PayloadError> {
+        let count = self.length(T::LEAST_BYTES)?;
+        let bytes = count.checked_mul(size_of::<T>()).ok_or(PayloadError::Heavy)?;
+        self.memory = self.memory.checked_sub(bytes).ok_or(PayloadError::Heavy)?;
+        Ok(count)
     }
 
     /// The number of an enum's variant.
@@ -282,7 +302,7 @@ impl<T: Wire> Wire for Vec<T> {
         T::put_all(self, out);
     }
     fn get(&mut self, reader: &mut Reader<'_>) -> Result<(), PayloadError> {
-        let count = reader.length(T::LEAST_BYTES)?;
+        let count = reader.list::<T>()?;
         T::get_all(self, count, reader)
     }
 }
@@ -419,6 +439,32 @@ mod tests {
         assert_eq!(decode::<[u8; 32]>(&[0; 31]), Err(PayloadError::Short));
         assert_eq!(decode::<f32>(&[0; 3]), Err(PayloadError::Short));
         assert_eq!(decode::<u8>(&[]), Err(PayloadError::Short));
+    }
+
+    /// W-14: sixteen mebibytes of empty texts would be four hundred here.
+    #[test]
+    fn lists_take_no_more_memory_than_their_payload_justifies() {
+        let empty_texts = |count: usize| {
+            let mut payload = bytes(count as u64);
+            payload.resize(payload.len() + count, 0);
+            payload
+        };
+        let most = MEMORY_AT_LEAST / (size_of::<String>() - MEMORY_PER_BYTE);
+        assert_eq!(decode::<Vec<String>>(&empty_texts(most)).map(|texts| texts.len()), Ok(most));
+        let mut texts: Vec<String> = Vec::new();
+        for count in [most + 100, 1 << 24] {
+            assert_eq!(texts.get(&mut Reader::new(&empty_texts(count))), Err(PayloadError::Heavy));
+            assert_eq!(texts.capacity(), 0, "nothing was made room for");
+        }
+        // Many small lists count together.
+        let inner = empty_texts(most / 3);
+        let nested = |lists: u64| [bytes(lists), inner.repeat(lists as usize)].concat();
+        assert!(decode::<Vec<Vec<String>>>(&nested(2)).is_ok());
+        assert_eq!(decode::<Vec<Vec<String>>>(&nested(4)), Err(PayloadError::Heavy));
+        // A whole frame of tokens is what it is.
+        let mut tokens = bytes(1u64 << 23);
+        tokens.resize(tokens.len() + (1 << 23), 1);
+        assert_eq!(decode::<Vec<u32>>(&tokens).map(|tokens| tokens.len()), Ok(1 << 23));
     }
 
     /// W-14: a claim that the payload cannot back is refused before memory is taken.

@@ -245,7 +245,7 @@ pub struct PlanRecords {
 }
 
 /// `values`, converted, in place of what `list` held.
-fn refill<'l, V, T: for<'v> From<&'v V>>(list: &'l mut Vec<T>, values: &[V]) -> &'l [T] {
+pub(super) fn refill<'l, V, T: for<'v> From<&'v V>>(list: &'l mut Vec<T>, values: &[V]) -> &'l [T] {
     list.clear();
     list.extend(values.iter().map(T::from));
     list

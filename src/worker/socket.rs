@@ -14,8 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
 };
+
+use super::frame::FrameReader;
 
 /// Most descriptors of one message that are looked at; what exceeds them is closed by the kernel and counts as too many.
 const SPACE: usize = 8;
@@ -84,6 +86,65 @@ pub(crate) fn poll_until(waited: &mut [PollFd<'_>], deadline: Option<Instant>) -
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Bytes that are read at least at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What reading found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Bytes, which the reader has now.
+    Bytes,
+    /// Nothing is there yet.
+    Nothing,
+    /// The other side has closed its end.
+    End,
+    /// It did so with something unread.
+    Reset,
+}
+
+/// Reads what has come, without waiting.
+///
+/// # Errors
+/// The call fails.
+pub(super) fn receive(frames: BorrowedFd<'_>, reader: &mut FrameReader) -> io::Result<Received> {
+    loop {
+        match recv(frames, reader.room(PIECE_BYTES), RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Ok(Received::End),
+            Ok((_, count)) => {
+                reader.filled(count);
+                return Ok(Received::Bytes);
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(Received::Nothing),
+            Err(Errno::CONNRESET) => return Ok(Received::Reset),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Sends all of `bytes`, waiting for room until the deadline; none waits as long as the other side lives. SIGPIPE is not raised (W-73).
+///
+/// # Errors
+/// `TimedOut`; `BrokenPipe` when the other side is gone; the call fails.
+pub(super) fn transmit(frames: BorrowedFd<'_>, bytes: &[u8], deadline: Option<Instant>) -> io::Result<()> {
+    let mut left = bytes;
+    while !left.is_empty() {
+        match send(frames, left, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(sent) => left = left.get(sent..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let mut waited = [PollFd::from_borrowed_fd(frames, PollFlags::OUT)];
+                if !poll_until(&mut waited, deadline)? {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(io::ErrorKind::BrokenPipe.into()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Passes a descriptor with its tag (W-32). The caller keeps its own.

@@ -53,8 +53,9 @@ static void on_partial_emit(void *user, uint64_t lane_tag, const uint32_t *token
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 2);
+    CHECK(argc == 2 || argc == 3);
     ictus_model_options_t options = {.struct_size = sizeof options, .threads = 1, .context_tokens = 128, .pool_tokens = 256};
+    options.worker = argv[2]; /* A worker program, or NULL: the engine is in this process. */
     ictus_model_t model;
     OK(ictus_model_open(argv[1], &options, NULL, 0, &model));
     ictus_model_info_t info = {.struct_size = sizeof info};

@@ -2,7 +2,9 @@
  *
  *   park MODEL save FILE      prompt, 8 tokens, snapshot into FILE; then prints the next 8 tokens
  *   park MODEL resume FILE    restores, adopts, admits; prints the next 8 tokens and how many were not computed again
- *   park MODEL damaged FILE   the same with a damaged file: refused, so everything is computed anew */
+ *   park MODEL damaged FILE   the same with a damaged file: refused, so everything is computed anew
+ *
+ * A fourth argument names a worker program: then the engine is in a process of its own. */
 #include <ictus.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,10 +150,11 @@ static void resume(ictus_model_t model, const char *path, int damaged) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 4);
+    CHECK(argc == 4 || argc == 5);
+    const ictus_model_options_t options = {.struct_size = sizeof options, .worker = argv[4]};
     char error[512];
     ictus_model_t model;
-    if (ictus_model_open(argv[1], NULL, error, sizeof error, &model) != ICTUS_STATUS_OK) {
+    if (ictus_model_open(argv[1], &options, error, sizeof error, &model) != ICTUS_STATUS_OK) {
         fprintf(stderr, "%s\n", error);
         return 1;
     }

@@ -50,6 +50,7 @@ impl Liar {
             }
             match self.frames.read(&mut piece) {
                 Ok(count) if count > 0 => self.reader.push(&piece[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 _ => return None,
             }
         }

@@ -8,6 +8,7 @@
 #[expect(dead_code, reason = "not every test needs every kind of random number")]
 mod random;
 
+mod abi;
 mod contract;
 mod hostile;
 mod kills;

@@ -154,6 +154,89 @@ fn finished_export_outlives_its_worker() {
     assert!(stale.is_err(), "a sizing of the worker before");
 }
 
+/// Sealed bytes of all whole pages of a lane.
+pub(crate) fn park<R: StageRings>(host: &mut Harness<RemoteEngine, R>, tag: u64) -> (u64, Vec<u8>) {
+    use ictus::record::TokenRange;
+    let sequence = host.engine.lane_sequence(tag).expect("live");
+    let boundary = host.engine.space_snapshot_boundary(sequence, 1, u64::MAX).expect("a boundary");
+    let size = host.engine.space_export_size(sequence, 1, TokenRange { start: 0, end: boundary }, 0).expect("a size");
+    let op = host.engine.space_snapshot(sequence, 1, boundary, size.bytes, size.sizing_gen).expect("an operation");
+    while host.engine.op_poll(op).expect("known").state < op_state::DONE {
+        host.engine.pump();
+    }
+    (boundary, host.engine.take_op_output(op).expect("sealed bytes"))
+}
+
+/// A lane that was exported while it lived goes on from there when its worker dies, and computes the rest only: the same tokens.
+#[test]
+fn lane_goes_on_from_its_last_snapshot() {
+    type Change = fn(&mut LaneAdmit);
+    let kinds: [Change; 2] = [|_| {}, sampled];
+    let prompt: Vec<u32> = (1..=70).collect();
+    for change in kinds {
+        let run = |mut host: Harness<RemoteEngine>, parks: &[usize], kills: &[usize]| {
+            let staged = host.prompt(&prompt);
+            let plan = host.plan().admit_with(change, 1, staged).prefill(1, 0, 50);
+            host.tick_ok(plan);
+            let (mut tokens, mut held) = (Vec::new(), Vec::new());
+            for round in 0..10 {
+                if parks.contains(&round) {
+                    held.push(park(&mut host, 1).0);
+                }
+                if kills.contains(&round) {
+                    kill_worker(&host);
+                }
+                let plan = if round == 0 { host.plan().prefill(1, 50, 20) } else { host.plan() };
+                let events = host.tick_ok(plan.decode(1, 5));
+                tokens.extend(host.tokens_of(&events, 1));
+            }
+            (tokens, held, host.engine.restored_tokens())
+        };
+        let start = || Harness::with_engine(remote("fake"));
+        let (expected, _, none) = run(start(), &[], &[]);
+        assert_eq!((expected.len(), none), (50, 0));
+        // Parked in its prompt, behind it, and later; killed at once and some ticks after.
+        for (parks, kills, restored) in [
+            (&[0][..], &[0][..], &[0usize][..]),
+            (&[3], &[3], &[0]),
+            (&[3], &[7], &[0]),
+            (&[1, 6], &[4, 8], &[0, 1]),
+            (&[2], &[3, 4, 5], &[0, 0, 0]),
+            (&[], &[5], &[]),
+        ] {
+            let (tokens, held, taken) = run(start(), parks, kills);
+            assert_eq!(tokens, expected, "parked before {parks:?}, killed before {kills:?}");
+            assert_eq!(taken, restored.iter().map(|&at| held[at]).sum::<u64>(), "{parks:?} {kills:?}: {held:?}");
+            assert!(held.iter().all(|&tokens| tokens >= 48));
+        }
+    }
+}
+
+/// With the real engine: state that one process computed, sealed and gave away is what the next goes on from.
+#[test]
+fn lane_of_a_model_goes_on_from_its_last_snapshot() {
+    let prompt: Vec<u32> = (0..60).map(|n| 5 + n * 7 % 300).collect();
+    let run = |parks: bool| {
+        let mut host = Harness::with_engine(remote("tiny"));
+        let staged = host.prompt(&prompt);
+        let plan = host.plan().admit_with(sampled, 1, staged).prefill(1, 0, 60).decode(1, 8);
+        let events = host.tick_ok(plan);
+        let mut tokens = host.tokens_of(&events, 1);
+        if parks {
+            park(&mut host, 1);
+            kill_worker(&host);
+        }
+        let plan = host.plan().decode(1, 16);
+        let events = host.tick_ok(plan);
+        tokens.extend(host.tokens_of(&events, 1));
+        (tokens, host.engine.restored_tokens())
+    };
+    let (expected, none) = run(false);
+    let (tokens, restored) = run(true);
+    assert_eq!((tokens, none), (expected, 0));
+    assert!(restored >= 48, "{restored} tokens were not computed again");
+}
+
 /// Without restarts the first end is told at once, with how it ended; a later call starts anew when it may.
 #[test]
 fn end_of_a_worker_is_told_at_once_and_in_full() {

@@ -145,6 +145,12 @@ impl Host {
         let _ = send_descriptor(channel.as_fd(), tag, memory.descriptor());
     }
 
+    /// As [`Host::pass`], for an object of another kind.
+    pub fn pass_descriptor(&self, tag: u64, object: &OwnedFd) {
+        let channel = self.descriptors.as_ref().expect("the channel is open");
+        send_descriptor(channel.as_fd(), tag, object.as_fd()).expect("the worker listens");
+    }
+
     /// Passes any data with any number of descriptors.
     pub fn pass_raw(&self, data: &[u8], memories: &[&SharedMemory]) {
         let channel = self.descriptors.as_ref().expect("the channel is open");
@@ -211,6 +217,7 @@ impl Host {
             match self.frames.read(self.reader.room(1 << 16)) {
                 Ok(0) => return None,
                 Ok(count) => self.reader.filled(count),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
                 Err(error) => panic!("no frame in {PATIENCE:?}: {error}"),
             }

@@ -288,6 +288,60 @@ fn ws_16_malformed_envelopes_are_refused() {
     assert_eq!(host.done(op_handle).state, 2, "what lies behind the envelope is nobody's business");
 }
 
+/// W-74: an object claims a terabyte and holds a page of it. The worker neither takes memory for the rest nor dies.
+#[test]
+fn ws_16_bytes_that_nobody_wrote_are_refused() {
+    let mut host = Host::ready();
+    host.run(7, &prompt(9, 64), 3);
+    let (sealed, _) = park(&mut host, 7, 1);
+    for bytes in [1usize << 30, 1 << 40] {
+        let memory = host.buffer(9, bytes);
+        let mut claimed = sealed.clone();
+        claimed[120..128].copy_from_slice(&(bytes as u64 - 136).to_le_bytes());
+        assert!(memory.copy_in(0, &claimed));
+        let SyncOk::CreateSequence { sequence } = host.sync(SyncRequest::CreateSequence) else { panic!("a slot") };
+        for _ in 0..2 {
+            let answer = host.submit(StateOp::Restore { sequence, space_id: 1, buf_id: 9 });
+            assert_eq!(answer, OpAccepted::Rejected { status: -124 }, "{bytes} bytes");
+        }
+        assert_eq!(host.sync(SyncRequest::FreeSequence { sequence }), SyncOk::FreeSequence);
+    }
+    // The same bytes in an object that has them.
+    let (_, OpAccepted::Accepted { op_handle }) = restore(&mut host, 9, &sealed) else { panic!("accepted") };
+    assert_eq!(host.done(op_handle).state, 2);
+    assert_eq!(host.go_on(7, 3).len(), 3, "the lane has noticed nothing");
+}
+
+/// W-74: an object without seals that is cut short after it was announced is refused, in both directions; nobody dies of it.
+#[test]
+fn ws_16_buffer_that_was_cut_short_is_refused() {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    let mut host = Host::ready();
+    host.run(7, &prompt(9, 64), 3);
+    let (sealed, _) = park(&mut host, 7, 1);
+    let object = memfd_create("unsealed", MemfdFlags::CLOEXEC).expect("an object");
+    assert_eq!(rustix::io::pwrite(&object, &sealed, 0), Ok(sealed.len()));
+    host.send(&Message::BufAttach(BufAttach { buf_id: 9, len: sealed.len() as u64, generation: 1 }));
+    host.pass_descriptor(9, &object);
+    let SyncOk::CreateSequence { sequence } = host.sync(SyncRequest::CreateSequence) else { panic!("a slot") };
+    ftruncate(&object, 200).expect("cut");
+    for _ in 0..2 {
+        let answer = host.submit(StateOp::Restore { sequence, space_id: 1, buf_id: 9 });
+        assert_eq!(answer, OpAccepted::Rejected { status: -124 });
+    }
+    let SyncOk::LaneSequence { sequence } = host.sync(SyncRequest::LaneSequence { lane_tag: 7 }) else {
+        panic!("live")
+    };
+    let range = TokenRange { start: 0, end: 64 };
+    let size = SyncRequest::ExportSize { sequence, space_id: 1, range, encoding: 0 };
+    let SyncOk::ExportSize { sizing_gen, .. } = host.sync(size) else { panic!("a size") };
+    let op = StateOp::Snapshot { sequence, space_id: 1, boundary_pos: 64, buf_id: 9, sizing_gen };
+    let OpAccepted::Accepted { op_handle } = host.submit(op) else { panic!("accepted") };
+    let done = host.done(op_handle);
+    assert_eq!((done.state, done.error as i32), (3, -121), "W-58");
+    assert_eq!(host.go_on(7, 3).len(), 3);
+}
+
 /// W-41, W-57, W-67.
 #[test]
 fn ws_17_drain_tells_every_end_first_and_released_buffers_are_gone_after() {

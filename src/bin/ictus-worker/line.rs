@@ -63,6 +63,60 @@ const KNOBS: &[Knob] = &[
         about: "tokens of cached state kept in host memory when they leave the pool; 0 is none",
     },
     Knob {
+        name: "page-size-tokens",
+        kind: Kind::Count { least: 0, most: ModelOptions::MAX_PAGE_SIZE_TOKENS as u64 },
+        default: "0",
+        about: "tokens per page, a power of two; 0 is 16",
+    },
+    Knob {
+        name: "cache-tokens",
+        kind: Kind::Count { least: 0, most: i64::MAX as u64 },
+        default: "0",
+        about: "tokens of the pool that cached state may hold when nobody else does; 0 is half of the pool",
+    },
+    Knob {
+        name: "op-slice-bytes",
+        kind: Kind::Count { least: 0, most: i64::MAX as u64 },
+        default: "0",
+        about: "bytes of state that a tick or a pump moves before it goes on; 0 is 4 MiB",
+    },
+    Knob {
+        name: "grammar-document-bytes",
+        kind: Kind::Count { least: 0, most: i64::MAX as u64 },
+        default: "0",
+        about: "bytes of a grammar's document; 0 is 1 MiB",
+    },
+    Knob {
+        name: "grammar-depth",
+        kind: Kind::Count { least: 0, most: ModelOptions::MAX_GRAMMAR_DEPTH as u64 },
+        default: "0",
+        about: "levels of a grammar's document; 0 is 64",
+    },
+    Knob {
+        name: "grammar-compile-fuel",
+        kind: Kind::Count { least: 0, most: i64::MAX as u64 },
+        default: "0",
+        about: "work of compiling a grammar; 0 is 1 000 000",
+    },
+    Knob {
+        name: "grammar-mask-fuel",
+        kind: Kind::Count { least: 0, most: i64::MAX as u64 },
+        default: "0",
+        about: "work of the lexer for one mask; 0 is 200 000",
+    },
+    Knob {
+        name: "grammar-mask-items",
+        kind: Kind::Count { least: 0, most: u32::MAX as u64 },
+        default: "0",
+        about: "items of the parser for one mask; 0 is 50 000",
+    },
+    Knob {
+        name: "grammar-lexer-states",
+        kind: Kind::Count { least: 0, most: u32::MAX as u64 },
+        default: "0",
+        about: "states that the lexer of a lane may keep; 0 is 32 768",
+    },
+    Knob {
         name: "fast-checksum",
         kind: Kind::OnOff,
         default: "off",
@@ -132,6 +186,15 @@ impl Line {
             prefill_step_tokens: count("prefill-step-tokens") as u32,
             cache_export_tokens: count("cache-export-tokens"),
             op_fast_checksum: self.text("fast-checksum") == Some("on"),
+            page_size_tokens: count("page-size-tokens") as u32,
+            cache_tokens: count("cache-tokens"),
+            op_slice_bytes: count("op-slice-bytes"),
+            grammar_document_bytes: count("grammar-document-bytes"),
+            grammar_depth: count("grammar-depth") as u32,
+            grammar_compile_fuel: count("grammar-compile-fuel"),
+            grammar_mask_fuel: count("grammar-mask-fuel"),
+            grammar_mask_items: count("grammar-mask-items") as u32,
+            grammar_lexer_states: count("grammar-lexer-states") as u32,
             ..ModelOptions::default()
         })
     }

@@ -88,6 +88,10 @@ pub(super) struct Connection {
     /// The number of the next plan on the wire.
     pub(super) next_seq: u64,
     pub(super) lanes: Lanes,
+    /// How many lanes there ever were.
+    pub(super) lanes_begun: u64,
+    /// Tokens of lanes that fresh workers took from snapshots.
+    pub(super) restored_tokens: u64,
     pub(super) sequences: Names,
     pub(super) ops: Ops,
     pub(super) grammars: Makings<GrammarSource>,
@@ -130,6 +134,8 @@ impl Connection {
             adapter: None,
             next_seq: 1,
             lanes: Lanes::new(),
+            lanes_begun: 0,
+            restored_tokens: 0,
             sequences: Names::default(),
             ops: Ops::default(),
             grammars: Makings::default(),

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use super::Launcher;
 use super::connection::{Connection, DoneList, Trouble, status_of};
 use super::error::{LinkError, WorkerGone};
-use super::events::{EventStore, GrantStore, MatchStore, space};
+use super::events::{EventStore, GrantStore, MatchStore};
 use super::handles::{BiasSource, GrammarSource, LeaseSource};
 use super::lanes::Lane;
+use super::ops::Parked;
 use super::options::RemoteOptions;
 use super::strategy;
 use crate::engine::{Engine, EventsView, ExportSize, OpHandle, SeqHandle, StageOutput};
@@ -57,7 +58,7 @@ impl RemoteEngine {
         let ack = connection.session().map(|session| session.ack.clone()).unwrap_or_default();
         Ok(Self {
             connection: RefCell::new(connection),
-            spaces: ack.spaces.iter().map(space).collect(),
+            spaces: ack.spaces.iter().map(Into::into).collect(),
             kv_bits: ack.kv_bits,
             capabilities: (!ack.capabilities.is_empty()).then_some(ack.capabilities),
             events: EventStore::default(),
@@ -75,6 +76,11 @@ impl RemoteEngine {
     /// How many workers were started so far, the first among them.
     pub fn started(&self) -> u64 {
         self.connection.borrow().started
+    }
+
+    /// How many tokens of lanes fresh workers took from snapshots that the host had made, instead of computing them again.
+    pub fn restored_tokens(&self) -> u64 {
+        self.connection.borrow().restored_tokens
     }
 
     /// The number of the worker's process; none when there is none now, or somebody else started it.
@@ -123,12 +129,14 @@ impl RemoteEngine {
         })
     }
 
-    /// Submits an operation. An export gets a buffer of `room` bytes, an import one with `sealed`.
+    /// Submits an operation. An export gets a buffer of `room` bytes, an import one with `sealed`. A snapshot of a lane `parks` so many tokens
+    /// of a space: a fresh worker may begin with them.
     fn operate(
         &mut self,
         sequence: SeqHandle,
         buffer: &dyn Fn() -> Result<SharedMemory, Status>,
         exports: bool,
+        parks: Option<(u32, u64)>,
         make: &dyn Fn(u64, u64) -> StateOp,
     ) -> Result<OpHandle, Status> {
         self.connection.get_mut().with_worker(|connection| {
@@ -155,7 +163,11 @@ impl RemoteEngine {
             if !exports {
                 session.tell(kind::BUF_RELEASE, &buf_id, limit)?;
             }
-            let name = connection.ops.add(op_handle, exports.then_some((buf_id, memory)));
+            let parks = parks.filter(|_| exports).and_then(|(space_id, tokens)| {
+                let lane = connection.lanes.values().find(|lane| lane.sequence == Some(sequence))?;
+                Some((lane.number, Parked { memory: memory.clone(), space_id, tokens }))
+            });
+            let name = connection.ops.add(op_handle, exports.then_some((buf_id, memory)), parks);
             connection.ops.note(&done.0);
             connection.ping()?;
             Ok(name)
@@ -184,20 +196,6 @@ impl RemoteEngine {
 fn sealed_memory(sealed: &[u8]) -> Result<SharedMemory, Status> {
     let memory = SharedMemory::create("ictus-import", sealed.len().max(1)).map_err(|_| Status::NeedsReplan)?;
     if memory.copy_in(0, sealed) { Ok(memory) } else { Err(Status::EnvelopeMismatch) }
-}
-
-fn range_of(range: TokenRange) -> payload::TokenRange {
-    payload::TokenRange { start: range.start, end: range.end }
-}
-
-fn media_info(info: &payload::MediaInfo) -> MediaInfo {
-    MediaInfo {
-        n_tokens: info.n_tokens,
-        image_token_id: info.image_token_id,
-        boi_token_id: info.boi_token_id,
-        eoi_token_id: info.eoi_token_id,
-        preprocess_fp: info.preprocess_fp,
-    }
 }
 
 /// An identity as it is written: 64 hexadecimal digits.
@@ -243,6 +241,10 @@ impl Engine for RemoteEngine {
         } else if let Err(Trouble::Gone(cause)) = connection.ping() {
             connection.lost(cause);
         }
+    }
+
+    fn fatal_reason(&self) -> Option<String> {
+        self.connection.borrow().gone.as_ref().map(WorkerGone::to_string)
     }
 
     fn state_spaces(&self) -> &[StateSpaceDesc] {
@@ -428,9 +430,7 @@ impl Engine for RemoteEngine {
     }
 
     fn cache_evict_entries(&mut self, keys: &[CacheKey]) -> Result<(), Status> {
-        let key =
-            |key: &CacheKey| payload::CacheKey { compat_key: key.compat_key, provenance_digest: key.provenance_digest };
-        let evict = SyncRequest::CacheEvictEntries { keys: keys.iter().map(key).collect() };
+        let evict = SyncRequest::CacheEvictEntries { keys: keys.iter().map(Into::into).collect() };
         self.ask(|_| Ok(evict.clone()), done!(CacheEvictEntries))
     }
 
@@ -444,7 +444,7 @@ impl Engine for RemoteEngine {
         let size = |connection: &mut Connection| {
             bring_lane_of(connection, sequence)?;
             let sequence = connection.sequence(sequence)?;
-            Ok(SyncRequest::ExportSize { sequence, space_id, range: range_of(range), encoding })
+            Ok(SyncRequest::ExportSize { sequence, space_id, range: range.into(), encoding })
         };
         let size = self.ask(size, |answer| match answer {
             SyncOk::ExportSize { required_bytes, sizing_gen } => Some(ExportSize { bytes: required_bytes, sizing_gen }),
@@ -468,7 +468,7 @@ impl Engine for RemoteEngine {
         let memory = self.room_for(dst_bytes, sizing_gen)?;
         let make =
             |sequence, buf_id| StateOp::Snapshot { sequence, space_id, boundary_pos: boundary, buf_id, sizing_gen };
-        self.operate(sequence, &|| Ok(memory.clone()), true, &make)
+        self.operate(sequence, &|| Ok(memory.clone()), true, Some((space_id, boundary)), &make)
     }
 
     fn space_snapshot_boundary(&self, sequence: SeqHandle, space_id: u32, cap: u64) -> Result<u64, Status> {
@@ -481,7 +481,7 @@ impl Engine for RemoteEngine {
 
     fn space_restore(&mut self, sequence: SeqHandle, space_id: u32, sealed: &[u8]) -> Result<OpHandle, Status> {
         let make = |sequence, buf_id| StateOp::Restore { sequence, space_id, buf_id };
-        self.operate(sequence, &|| sealed_memory(sealed), false, &make)
+        self.operate(sequence, &|| sealed_memory(sealed), false, None, &make)
     }
 
     fn space_trim(&mut self, sequence: SeqHandle, space_id: u32, len: u64) -> Result<(), Status> {
@@ -504,12 +504,12 @@ impl Engine for RemoteEngine {
         let make = |sequence, buf_id| StateOp::Demote {
             sequence,
             space_id,
-            range: range_of(range),
+            range: range.into(),
             encoding,
             buf_id,
             sizing_gen,
         };
-        self.operate(sequence, &|| Ok(memory.clone()), true, &make)
+        self.operate(sequence, &|| Ok(memory.clone()), true, None, &make)
     }
 
     fn space_promote(
@@ -519,8 +519,8 @@ impl Engine for RemoteEngine {
         range: TokenRange,
         sealed: &[u8],
     ) -> Result<OpHandle, Status> {
-        let make = |sequence, buf_id| StateOp::Promote { sequence, space_id, range: range_of(range), buf_id };
-        self.operate(sequence, &|| sealed_memory(sealed), false, &make)
+        let make = |sequence, buf_id| StateOp::Promote { sequence, space_id, range: range.into(), buf_id };
+        self.operate(sequence, &|| sealed_memory(sealed), false, None, &make)
     }
 
     fn op_poll(&self, op: OpHandle) -> Result<OpStatus, Status> {
@@ -584,7 +584,7 @@ impl Engine for RemoteEngine {
 
     fn media_probe(&mut self, path: &str) -> Result<MediaInfo, Status> {
         let probe = SyncRequest::MediaProbe { image_path: path.to_owned() };
-        self.ask(|_| Ok(probe.clone()), field!(MediaProbe, info)).map(|info| media_info(&info))
+        self.ask(|_| Ok(probe.clone()), field!(MediaProbe, info)).map(|info| (&info).into())
     }
 
     fn media_encode(&mut self, path: &str) -> Result<(u64, MediaInfo), Status> {
@@ -596,7 +596,7 @@ impl Engine for RemoteEngine {
                 _ => None,
             },
         );
-        picked.map(|(handle, info)| (handle, media_info(&info)))
+        picked.map(|(handle, info)| (handle, (&info).into()))
     }
 
     fn media_release(&mut self, media_handle: u64) -> Result<(), Status> {

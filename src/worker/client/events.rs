@@ -1,15 +1,12 @@
 #![forbid(unsafe_code)]
 //! The events of the last tick, and the other answers that the host reads by reference.
 
-use core::ffi::c_char;
-
 use crate::engine::EventsView;
-use crate::record::view::Plain;
 use crate::record::{
     AdmitResult, Array, ExactnessCert, LaneEmit, LaneFault, LaneLogprob, MatchCandidate, MatchResult, OpComplete,
-    RecordArena, RingRef, ShedEntry, ShedReport, SpaceMatch, SpecStats, StateSpaceDesc, StrategyGrant, TickEvents,
-    TickMemCounters, TickTimings, TokenRef,
+    RecordArena, RingRef, ShedEntry, ShedReport, SpaceMatch, StateSpaceDesc, StrategyGrant, TickEvents, TokenRef,
 };
+use crate::worker::convert::refill;
 use crate::worker::payload;
 
 /// The events of one tick, as records.
@@ -43,30 +40,13 @@ impl EventStore {
         self.emits.clear();
         self.faults.clear();
         self.op_completions.clear();
-        self.admit_results.clear();
-        self.admit_results.extend(events.admit_results.iter().map(|result| AdmitResult {
-            lane_tag: result.lane_tag,
-            status: result.status,
-            reject_code: result.reject_code,
-            cert_id: result.cert_id,
-            granted_class: result.granted_class,
-            _pad0: [0; 3],
-        }));
-        self.shed_entries.clear();
-        self.shed_entries.extend(events.shed.entries.iter().map(|entry| ShedEntry {
-            lane_tag: entry.lane_tag,
-            kind: entry.kind,
-            reason: entry.reason,
-            bytes: entry.bytes,
-            tokens: entry.tokens,
-        }));
-        self.logprobs.clear();
-        self.logprobs.extend(events.logprobs.iter().map(logprob));
+        refill(&mut self.admit_results, &events.admit_results);
+        refill(&mut self.shed_entries, &events.shed.entries);
+        refill(&mut self.logprobs, &events.logprobs);
     }
 
     /// Makes the record over what is stored.
     pub(super) fn seal(&mut self, plan_seq: u64, tick_status: u32, events: &payload::TickEvents) {
-        let (timings, mem) = (&events.timings, &events.mem);
         self.record = Some(TickEvents {
             struct_size: size_of::<TickEvents>() as u64,
             plan_seq,
@@ -82,21 +62,8 @@ impl EventStore {
                 entries: Array::over(&self.shed_entries),
             },
             op_completions: Array::over(&self.op_completions),
-            timings: TickTimings {
-                wall_ns: timings.wall_ns,
-                prefill_ns: timings.prefill_ns,
-                decode_ns: timings.decode_ns,
-                graph_hits: timings.graph_hits,
-                graph_misses: timings.graph_misses,
-            },
-            mem: TickMemCounters {
-                allocated_bytes: mem.allocated_bytes,
-                host_retained_bytes: mem.host_retained_bytes,
-                pool_blocks_total: mem.pool_blocks_total,
-                pool_blocks_used: mem.pool_blocks_used,
-                pool_bytes_evictable: mem.pool_bytes_evictable,
-                tentative_bytes: mem.tentative_bytes,
-            },
+            timings: (&events.timings).into(),
+            mem: (&events.mem).into(),
             logprobs: Array::over(&self.logprobs),
         });
     }
@@ -104,66 +71,7 @@ impl EventStore {
 
 /// An emit with its places in the host's rings.
 pub(super) fn emit(source: &payload::LaneEmit, token_ref: TokenRef, logits_row: RingRef) -> LaneEmit {
-    LaneEmit {
-        lane_tag: source.lane_tag,
-        token_ref,
-        n_tokens: source.n_tokens,
-        finish: source.finish,
-        logits_row,
-        spec: SpecStats {
-            proposed: source.spec.proposed,
-            accepted: source.spec.accepted,
-            cert_id_in_effect: source.spec.cert_id_in_effect,
-            _pad0: 0,
-        },
-    }
-}
-
-fn logprob(source: &payload::Logprob) -> LaneLogprob {
-    let mut record = LaneLogprob::zeroed();
-    record.lane_tag = source.lane_tag;
-    record.logprob = f32::from_bits(source.logprob_bits);
-    let pairs = source.top_ids.iter().zip(&source.top_logprob_bits);
-    for ((id, value), (&from_id, &from_bits)) in record.top_ids.iter_mut().zip(&mut record.top_logprobs).zip(pairs) {
-        (*id, *value) = (from_id, f32::from_bits(from_bits));
-        record.n_top += 1;
-    }
-    record
-}
-
-/// A reference as a record.
-pub(super) fn token_ref(source: &payload::TokenRef) -> TokenRef {
-    let &payload::TokenRef { ring_id, index, count, generation } = source;
-    TokenRef { ring_id, index, count, _pad0: 0, generation }
-}
-
-/// A reference as a record.
-pub(super) fn ring_ref(source: &payload::RingRef) -> RingRef {
-    let &payload::RingRef { ring_id, index, generation } = source;
-    RingRef { ring_id, index, generation }
-}
-
-/// A space as a record; of a name that is too long the beginning.
-pub(super) fn space(source: &payload::SpaceDesc) -> StateSpaceDesc {
-    let mut name: [c_char; 32] = [0; 32];
-    for (to, &from) in name.iter_mut().take(31).zip(source.name.as_bytes()) {
-        *to = from as c_char;
-    }
-    StateSpaceDesc {
-        space_id: source.space_id,
-        kind: source.kind,
-        version_tag: source.version_tag,
-        bytes_per_token: source.bytes_per_token,
-        blob_bytes: source.blob_bytes,
-        page_size_tokens: source.page_size_tokens,
-        fork_cost_class: source.fork_cost_class,
-        fork_cost_bytes: source.fork_cost_bytes,
-        snapshot_cadence: source.snapshot_cadence,
-        snapshot_interval_tokens: source.snapshot_interval_tokens,
-        placement: source.placement,
-        flags: source.flags,
-        name,
-    }
+    LaneEmit { token_ref, logits_row, ..source.into() }
 }
 
 /// The answer to the last match.
@@ -185,13 +93,7 @@ impl MatchStore {
     pub(super) fn fill(&mut self, answer: &payload::MatchRes) -> &MatchResult {
         self.candidates.clear();
         let all = answer.spaces.iter().flat_map(|space| &space.candidates);
-        self.candidates.extend(all.map(|candidate| MatchCandidate {
-            prefix_len: candidate.prefix_len,
-            provenance_digest: candidate.provenance_digest,
-            taint_bits: candidate.taint_bits,
-            resident_tier: candidate.resident_tier,
-            _pad0: [0; 3],
-        }));
+        self.candidates.extend(all.map(MatchCandidate::from));
         self.spaces.clear();
         let mut rest = self.candidates.as_slice();
         for space in &answer.spaces {
@@ -229,7 +131,7 @@ impl GrantStore {
         self.certificates = source.certificates.iter().map(|cert| certificate(cert, &mut arena)).collect();
         self.arena = arena;
         self.identities = source.certificates.iter().flat_map(|cert| cert.admissible_host_identities.clone()).collect();
-        self.spaces = source.state_spaces.iter().map(space).collect();
+        self.spaces = source.state_spaces.iter().map(Into::into).collect();
         self.grant.insert(StrategyGrant {
             struct_size: size_of::<StrategyGrant>() as u64,
             strategy_slot: source.strategy_slot,

@@ -22,6 +22,8 @@ pub(super) struct Row {
 /// One live lane.
 #[derive(Debug)]
 pub(super) struct Lane {
+    /// Its own, where a tag may be another lane's later.
+    pub(super) number: u64,
     /// As it was asked for, the prompt's place and the handles left out.
     pub(super) admit: LaneAdmit,
     /// The grammar it has borrowed: its name, and what it is made from.
@@ -44,10 +46,11 @@ pub(super) struct Lane {
 
 impl Lane {
     /// A lane that starts with this prompt, the first `seeded` tokens of which are there.
-    pub(super) fn new(admit: LaneAdmit, prompt: Vec<u32>, seeded: usize) -> Self {
+    pub(super) fn new(number: u64, admit: LaneAdmit, prompt: Vec<u32>, seeded: usize) -> Self {
         let prompt_len = prompt.len();
         let prefill_end = prompt_len.saturating_sub(admit.decode_replay as usize).max(seeded);
         Self {
+            number,
             admit,
             grammar: None,
             bias: None,

@@ -14,8 +14,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::error::LinkError;
 use super::process::WorkerProcess;
@@ -23,10 +21,7 @@ use crate::worker::codec::Wire;
 use crate::worker::frame::{Frame, FrameReader, FrameWriter, VERSION};
 use crate::worker::message::{Sender, kind, sender};
 use crate::worker::payload::{OpComplete, TickEmit};
-use crate::worker::socket::{poll_until, wait_for};
-
-/// Bytes that are read at once.
-const PIECE_BYTES: usize = 64 << 10;
+use crate::worker::socket::{self, Received, poll_until, transmit};
 
 /// What a worker says unasked.
 pub(super) enum Unasked<'m> {
@@ -101,22 +96,12 @@ impl Link {
     ) -> Result<u64, LinkError> {
         self.out.clear();
         let seq = self.writer.write_payload(kind, 0, payload, &mut self.out)?;
-        let mut left = self.out.as_slice();
-        while !left.is_empty() {
-            match send(&self.frames, left, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(sent) => left = left.get(sent..).unwrap_or_default(),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-                    if !wait_for(self.frames.as_fd(), PollFlags::OUT, limit)? {
-                        return Err(LinkError::TimedOut);
-                    }
-                }
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(LinkError::Closed),
-                Err(error) => return Err(io::Error::from(error).into()),
-            }
+        match transmit(self.frames.as_fd(), &self.out, deadline) {
+            Ok(()) => Ok(seq),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(LinkError::TimedOut),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(LinkError::Closed),
+            Err(error) => Err(error.into()),
         }
-        Ok(seq)
     }
 
     /// Waits for the reply to the message `seq`, and reads it into `reply`.
@@ -199,22 +184,14 @@ impl Link {
 
     /// Reads what is there; answers whether there was something.
     fn read_some(&mut self) -> Result<bool, LinkError> {
-        loop {
-            let room = self.reader.room(PIECE_BYTES);
-            match recv(&self.frames, room, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => {
-                    self.reader.finish()?;
-                    return Err(LinkError::Closed);
-                }
-                Ok((_, count)) => {
-                    self.reader.filled(count);
-                    return Ok(true);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(Errno::CONNRESET) => return Err(LinkError::Closed),
-                Err(error) => return Err(io::Error::from(error).into()),
+        match socket::receive(self.frames.as_fd(), &mut self.reader)? {
+            Received::Bytes => Ok(true),
+            Received::Nothing => Ok(false),
+            Received::End => {
+                self.reader.finish()?;
+                Err(LinkError::Closed)
             }
+            Received::Reset => Err(LinkError::Closed),
         }
     }
 }

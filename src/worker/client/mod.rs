@@ -11,7 +11,7 @@
 //!   recover  lanes begin again       +------- lanes    what the host has seen   handles  names that outlive a worker
 //!   connection  workers, in turn     |        ops      state operations
 //!   session     one worker           |
-//!   link  process                    +------- error    why one is gone
+//!   link  process  find              +------- error    why one is gone
 //! ```
 //!
 //! A worker that dies, is mute, or breaks the protocol is ended, and a fresh one started with the same line. Live lanes go on there with the
@@ -30,6 +30,7 @@ mod connection;
 mod engine;
 mod error;
 mod events;
+mod find;
 mod handles;
 mod lanes;
 mod link;
@@ -38,12 +39,14 @@ mod options;
 mod plan;
 mod process;
 mod recover;
+mod restore;
 mod session;
 mod strategy;
 mod tick;
 
 pub use engine::RemoteEngine;
 pub use error::{LinkError, WorkerGone};
+pub use find::{NoWorker, PROGRAM, VARIABLE, find_worker};
 pub use options::RemoteOptions;
 pub use process::{WorkerCommand, WorkerProcess};
 

@@ -19,6 +19,15 @@ const KNOWN: usize = 4096;
 /// Where an envelope says how long its payload is.
 const PAYLOAD_LEN_AT: usize = core::mem::offset_of!(StateEnvelope, payload_len);
 
+/// Sealed state of the beginning of a lane.
+#[derive(Clone, Debug)]
+pub(super) struct Parked {
+    pub(super) memory: SharedMemory,
+    pub(super) space_id: u32,
+    /// How many tokens of the lane it holds.
+    pub(super) tokens: u64,
+}
+
 #[derive(Debug)]
 struct Op {
     state: u8,
@@ -26,6 +35,8 @@ struct Op {
     bytes_moved: u64,
     /// Of an export: its name at the worker of its time, and the memory.
     buffer: Option<(u64, SharedMemory)>,
+    /// Of a snapshot of a live lane: the lane's number, and what it will hold.
+    parks: Option<(u64, Parked)>,
 }
 
 impl Op {
@@ -41,6 +52,8 @@ pub(super) struct Ops {
     ops: BTreeMap<u64, Op>,
     /// Names of those that the worker of the moment knows.
     named: HashMap<u64, u64>,
+    /// Per lane, by its number, the longest snapshot that is done.
+    parked: HashMap<u64, Parked>,
     /// Failed with their worker, and not reported yet.
     unreported: Vec<u64>,
     /// Buffers that nobody needs any more.
@@ -49,9 +62,14 @@ pub(super) struct Ops {
 
 impl Ops {
     /// An operation was accepted; answers its name.
-    pub(super) fn add(&mut self, remote: u64, buffer: Option<(u64, SharedMemory)>) -> u64 {
+    pub(super) fn add(
+        &mut self,
+        remote: u64,
+        buffer: Option<(u64, SharedMemory)>,
+        parks: Option<(u64, Parked)>,
+    ) -> u64 {
         self.last += 1;
-        self.ops.insert(self.last, Op { state: op_state::RUNNING, error: 0, bytes_moved: 0, buffer });
+        self.ops.insert(self.last, Op { state: op_state::RUNNING, error: 0, bytes_moved: 0, buffer, parks });
         self.named.insert(remote, self.last);
         self.forget_old();
         self.last
@@ -82,12 +100,29 @@ impl Ops {
             let terminal = matches!(complete.state, op_state::DONE | op_state::FAILED | op_state::CANCELLED);
             if let Some(op) = op.filter(|op| !op.is_over() && terminal) {
                 (op.state, op.error, op.bytes_moved) = (complete.state, complete.error, complete.bytes_moved);
+                if let (op_state::DONE, Some((lane, parked))) = (op.state, op.parks.take()) {
+                    let longer = self.parked.get(&lane).is_none_or(|before| before.tokens <= parked.tokens);
+                    longer.then(|| self.parked.insert(lane, parked));
+                }
                 if op.state != op_state::DONE
                     && let Some((buffer, _)) = op.buffer.take()
                 {
                     self.idle_buffers.push(buffer);
                 }
             }
+        }
+    }
+
+    /// What was exported of a lane, by its number.
+    pub(super) fn parked(&self, lane: u64) -> Option<&Parked> {
+        self.parked.get(&lane)
+    }
+
+    /// The lane is over, or what was exported of it is of no use.
+    pub(super) fn forget_lane(&mut self, lane: u64) {
+        self.parked.remove(&lane);
+        for op in self.ops.values_mut().filter(|op| op.parks.as_ref().is_some_and(|(of, _)| *of == lane)) {
+            op.parks = None;
         }
     }
 
@@ -133,7 +168,8 @@ impl Ops {
     pub(super) fn worker_is_gone(&mut self) {
         for (&name, op) in self.ops.iter_mut().filter(|(_, op)| !op.is_over()) {
             // The status as the record's unsigned field carries it.
-            (op.state, op.error, op.buffer) = (op_state::FAILED, Status::Fatal as i32 as u32, None);
+            (op.state, op.error) = (op_state::FAILED, Status::Fatal as i32 as u32);
+            (op.buffer, op.parks) = (None, None);
             self.unreported.push(name);
         }
         self.named.clear();
@@ -152,8 +188,8 @@ mod tests {
     #[test]
     fn operation_of_a_dead_worker_has_failed_and_is_reported_once() {
         let mut ops = Ops::default();
-        let first = ops.add(50, None);
-        let second = ops.add(51, None);
+        let first = ops.add(50, None, None);
+        let second = ops.add(51, None, None);
         ops.note(&[done(50, op_state::DONE), done(99, op_state::DONE)]);
         ops.worker_is_gone();
         let state = |ops: &Ops, name| ops.status(name).map(|status| status.state);
@@ -169,14 +205,14 @@ mod tests {
         let memory = SharedMemory::create("test", 200).expect("created");
         assert!(memory.copy_in(PAYLOAD_LEN_AT, &64u64.to_le_bytes()));
         let mut ops = Ops::default();
-        let name = ops.add(1, Some((7, memory)));
+        let name = ops.add(1, Some((7, memory)), None);
         assert_eq!(ops.take_output(name), None, "it runs");
         ops.note(&[done(1, op_state::DONE)]);
         assert_eq!(ops.take_output(name).map(|bytes| bytes.len()), Some(200));
         assert_eq!((ops.take_output(name), ops.take_idle_buffers()), (None, vec![7]));
         let memory = SharedMemory::create("test", 200).expect("created");
         assert!(memory.copy_in(PAYLOAD_LEN_AT, &u64::MAX.to_le_bytes()));
-        let name = ops.add(2, Some((8, memory)));
+        let name = ops.add(2, Some((8, memory)), None);
         ops.note(&[done(2, op_state::DONE)]);
         assert_eq!(ops.take_output(name), None, "an envelope that lies");
     }

@@ -9,6 +9,7 @@ use crate::record::constant::sampling;
 use crate::record::view::{Memory, Record};
 use crate::record::{Array, LaneAdmit, LaneCommit, LaneDecode, LanePrefill, LaneRetire, Status, TickPlan};
 use crate::ring::{RingError, Rings};
+use crate::worker::convert::refill;
 use crate::worker::payload;
 
 /// A plan that is on its way.
@@ -111,17 +112,8 @@ impl Connection {
         }
         out.wire.commits = records.commits.iter().map(|commit| self.commit(commit)).collect();
         out.wire.prefills = records.prefills.iter().map(|prefill| self.prefill(prefill)).collect();
-        let decode = |decode: &LaneDecode| payload::LaneDecode {
-            lane_tag: decode.lane_tag,
-            max_new_tokens: decode.max_new_tokens,
-            overshoot: decode.overshoot,
-        };
-        out.wire.decodes = records.decodes.iter().map(decode).collect();
-        let retire = |retire: &LaneRetire| payload::LaneRetire {
-            lane_tag: retire.lane_tag,
-            publish_to_cache: retire.publish_to_cache != 0,
-        };
-        out.wire.retires = records.retires.iter().map(retire).collect();
+        refill(&mut out.wire.decodes, &records.decodes);
+        refill(&mut out.wire.retires, &records.retires);
         Ok(out)
     }
 
@@ -190,7 +182,7 @@ impl Connection {
             seed_handle: if lease == 0 { 0 } else { self.leases.remote(lease).unwrap_or(u64::MAX) },
             grammar_handle: self.borrow_grammar(grammar)?,
             logit_bias_handle: self.copy_bias(bias)?,
-            ..plain_admit(admit)
+            ..payload::LaneAdmit::from(admit)
         };
         Ok((wire, Admitted { prompt, lease, grammar, bias }))
     }
@@ -232,44 +224,7 @@ impl Connection {
 
     fn prefill(&self, prefill: &LanePrefill) -> payload::LanePrefill {
         let lane = self.lanes.get(&prefill.lane_tag);
-        payload::LanePrefill {
-            lane_tag: prefill.lane_tag,
-            token_offset: lane.map_or(prefill.token_offset, |lane| lane.wire_offset(prefill.token_offset)),
-            token_count: prefill.token_count,
-        }
-    }
-}
-
-/// An admit without its prompt and its handles.
-fn plain_admit(admit: &LaneAdmit) -> payload::LaneAdmit {
-    let params = &admit.params;
-    payload::LaneAdmit {
-        lane_tag: admit.lane_tag,
-        prompt: payload::TokenRef::default(),
-        seed_handle: 0,
-        sampling: admit.sampling,
-        params: payload::Sampling {
-            temperature: params.temperature,
-            top_p: params.top_p,
-            min_p: params.min_p,
-            top_k: params.top_k,
-            freq_penalty: params.freq_penalty,
-            presence_penalty: params.presence_penalty,
-            repeat_penalty: params.repeat_penalty,
-            flags: params.flags,
-        },
-        rng_counter_base: admit.rng_counter_base,
-        grammar_handle: 0,
-        logit_bias_handle: 0,
-        want_logprobs: admit.want_logprobs != 0,
-        top_logprobs: admit.want_logprobs.saturating_sub(1),
-        strategy_slot: admit.strategy_slot,
-        determinism_class: admit.determinism_class,
-        minimum_exactness: admit.minimum_exactness,
-        allow_approximate: admit.allow_approximate != 0,
-        required_cert_id: admit.required_cert_id,
-        host_sampler_identity: admit.host_sampler_identity,
-        grammar_replay: admit.grammar_replay,
-        decode_replay: admit.decode_replay,
+        let token_offset = lane.map_or(prefill.token_offset, |lane| lane.wire_offset(prefill.token_offset));
+        payload::LanePrefill { token_offset, ..prefill.into() }
     }
 }

@@ -7,7 +7,8 @@
 //!                                ^           the newest waits to be fed, as it did
 //! ```
 //! A row's bits depend on the tokens before it alone, and a draw on its position (T-119), so the lane goes on with the bits it would have
-//! had. A lane is renewed when a plan speaks of it, not before: what is retired unseen costs nothing.
+//! had. A lane is renewed when a plan speaks of it, not before: what is retired unseen costs nothing. Where the host has exported the
+//! beginning of a lane, that is restored ([`restore`](super::restore)) and only the rest is computed.
 //!
 //! # Invariants
 //! - Nothing is renewed that the host has not seen; a tick that was under way is run again whole, and what its callback had is not
@@ -17,6 +18,7 @@
 use super::connection::{Connection, Trouble, status_of};
 use super::error::LinkError;
 use super::lanes::Row;
+use super::restore::Restored;
 use super::session::Deaf;
 use crate::record::Status;
 use crate::record::constant::{admit_status, fault, shed_kind};
@@ -84,7 +86,27 @@ impl Connection {
         Ok(())
     }
 
+    /// With what the host has exported of them, where that serves, else by computing all of it.
     fn renew_together(&mut self, tags: &[u64]) -> Result<(), Trouble> {
+        let restored = self.restore(tags)?;
+        match self.renew_from(tags, &restored) {
+            Err(Trouble::Refused(status)) => {
+                self.give_back(&restored)?;
+                if restored.is_empty() {
+                    return Err(status.into());
+                }
+                restored.iter().for_each(|seed| self.forget_parked(seed.lane_tag));
+                self.renew_from(tags, &[])
+            }
+            renewed => {
+                renewed?;
+                self.restored_tokens += restored.iter().map(|seed| seed.tokens as u64).sum::<u64>();
+                Ok(())
+            }
+        }
+    }
+
+    fn renew_from(&mut self, tags: &[u64], restored: &[Restored]) -> Result<(), Trouble> {
         self.control.set_yield(false);
         let mut plan = empty_plan(0);
         let mut borrowed = Vec::new();
@@ -105,9 +127,13 @@ impl Connection {
             if let Some(source) = bias {
                 admit.logit_bias_handle = self.bias_for(&source)?;
             }
+            let held = restored.iter().find(|seed| seed.lane_tag == tag);
+            admit.seed_handle = held.map_or(0, |seed| seed.lease);
+            let held = held.map_or(0, |seed| seed.tokens);
             plan.admits.push(admit);
-            if prefill > 0 {
-                plan.prefills.push(LanePrefill { lane_tag: tag, token_offset: 0, token_count: prefill as u32 });
+            if prefill > held {
+                let (token_offset, token_count) = (held as u32, (prefill - held) as u32);
+                plan.prefills.push(LanePrefill { lane_tag: tag, token_offset, token_count });
             }
             if asks_row {
                 plan.decodes.push(LaneDecode { lane_tag: tag, max_new_tokens: 1, overshoot: 0 });
@@ -172,7 +198,8 @@ impl Connection {
 
     /// The fresh worker did not take a lane: it faults with the next events.
     fn doom(&mut self, tag: u64, code: u32) {
-        if self.lanes.remove(&tag).is_some() {
+        if self.lanes.contains_key(&tag) {
+            self.forget_lane(tag);
             self.doomed.insert(tag, code);
         }
     }

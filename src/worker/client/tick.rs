@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::connection::{Connection, DoneList, Trouble, status_of};
 use super::error::LinkError;
-use super::events::{EventStore, emit, ring_ref, token_ref};
+use super::events::{EventStore, emit};
 use super::lanes::{Lane, Row, emitted, settle};
 use super::link::{Listener, Unasked};
 use super::plan::Outgoing;
@@ -152,7 +152,7 @@ impl Connection {
             }
         }
         let faulted = |lane_tag, code, detail| LaneFault { lane_tag, code, _pad0: 0, detail };
-        store.faults.extend(events.faults.iter().map(|fault| faulted(fault.lane_tag, fault.code, fault.detail)));
+        store.faults.extend(events.faults.iter().map(LaneFault::from));
         // The host's own ring cannot hold it (T-141); the worker's could.
         store.faults.extend(overflowed.iter().map(|&tag| faulted(tag, fault::REF_SPAN_OOB, 0)));
         let late = std::mem::take(&mut self.doomed);
@@ -182,7 +182,7 @@ impl Connection {
             let mut emitted = Emitted::default();
             let session = self.live()?;
             if source.token_ref.generation != 0 {
-                let reference = token_ref(&source.token_ref);
+                let reference = TokenRef::from(&source.token_ref);
                 if source.token_ref.count != source.n_tokens
                     || session.emitted(&reference, &mut emitted.tokens).is_err()
                 {
@@ -191,7 +191,7 @@ impl Connection {
                 emitted.has_tokens = true;
             }
             if source.logits_row.generation != 0
-                && session.row(&ring_ref(&source.logits_row), &mut emitted.row).is_err()
+                && session.row(&RingRef::from(&source.logits_row), &mut emitted.row).is_err()
             {
                 return wrong("a row that cannot be read");
             }
@@ -230,16 +230,19 @@ impl Connection {
             self.leases.remove(admitted.lease);
             self.doomed.remove(&admit.lane_tag);
             let seeded = seeded.min(admitted.prompt.len());
-            let mut lane = Lane::new(admit.clone(), admitted.prompt, seeded);
+            self.lanes_begun += 1;
+            let mut lane = Lane::new(self.lanes_begun, admit.clone(), admitted.prompt, seeded);
             lane.grammar = self.grammars.source(admitted.grammar).cloned().map(|source| (admitted.grammar, source));
             lane.bias = self.biases.source(admitted.bias).cloned();
-            self.ahead.remove(&admit.lane_tag);
+            self.forget_lane(admit.lane_tag);
             self.lanes.insert(admit.lane_tag, lane);
         }
     }
 
-    fn forget_lane(&mut self, tag: u64) {
-        self.lanes.remove(&tag);
+    pub(super) fn forget_lane(&mut self, tag: u64) {
+        if let Some(lane) = self.lanes.remove(&tag) {
+            self.ops.forget_lane(lane.number);
+        }
         self.ahead.remove(&tag);
     }
 

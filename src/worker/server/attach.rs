@@ -3,12 +3,14 @@
 //!
 //! # Invariants
 //! - The rings are live together or not at all, and each is attached once.
-//! - A buffer is named by the host's number; an operation that writes to it keeps it mapped until its end is told.
+//! - A buffer is named by the host's number; an operation that writes to it keeps it until its end is told.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::buffer::Buffer;
 use super::{Request, ServeError, ServerOptions, WorkerServer};
 use crate::engine::Engine;
 use crate::record::RingDesc;
@@ -32,7 +34,7 @@ pub(super) struct Attached {
     waiting: Vec<SharedRing>,
     live: bool,
     rings: SharedRings,
-    buffers: HashMap<u64, SharedMemory>,
+    buffers: HashMap<u64, Arc<Buffer>>,
 }
 
 impl Attached {
@@ -61,7 +63,7 @@ impl Attached {
         &mut self.rings
     }
 
-    pub(super) fn buffer_of(&self, id: u64) -> Option<&SharedMemory> {
+    pub(super) fn buffer_of(&self, id: u64) -> Option<&Arc<Buffer>> {
         self.buffers.get(&id)
     }
 
@@ -70,22 +72,31 @@ impl Attached {
         self.buffers.remove(&id);
     }
 
-    /// The next descriptor, mapped: `bytes` of an object that has them (W-33).
-    fn receive(&self, what: &'static str, tag: u64, bytes: u64) -> Result<SharedMemory, ServeError> {
+    /// The next descriptor, which has to come with this tag (W-33).
+    fn descriptor(&self, what: &'static str, tag: u64) -> Result<OwnedFd, ServeError> {
         let received = receive_descriptor(self.descriptors.as_fd(), self.descriptor_limit);
         let (got, descriptor) = received.map_err(|error| ServeError::Descriptor { what, error })?;
-        let wrong = |reason: String| ServeError::Attach { what, reason };
         if got != tag {
-            return Err(wrong(format!("tag {got} came for {tag}")));
+            return Err(ServeError::Attach { what, reason: format!("tag {got} came for {tag}") });
         }
+        Ok(descriptor)
+    }
+
+    /// The next descriptor, mapped: `bytes` of an object that has them.
+    fn receive(&self, what: &'static str, tag: u64, bytes: u64) -> Result<SharedMemory, ServeError> {
+        let descriptor = self.descriptor(what, tag)?;
+        let wrong = |reason: String| ServeError::Attach { what, reason };
         let bytes = usize::try_from(bytes).map_err(|_| wrong(format!("{bytes} bytes cannot be mapped")))?;
         SharedMemory::map(descriptor, bytes).map_err(|error| wrong(error.to_string()))
     }
 
-    /// Maps a buffer, in place of one with the same number (W-40).
+    /// Takes a buffer, in place of one with the same number (W-40).
     pub(super) fn buffer(&mut self, attach: &BufAttach) -> Result<(), ServeError> {
-        let memory = self.receive("buffer", attach.buf_id, attach.len)?;
-        self.buffers.insert(attach.buf_id, memory);
+        let what = "buffer";
+        let descriptor = self.descriptor(what, attach.buf_id)?;
+        let buffer = Buffer::new(descriptor, attach.len);
+        let buffer = buffer.map_err(|error| ServeError::Attach { what, reason: error.to_string() })?;
+        self.buffers.insert(attach.buf_id, Arc::new(buffer));
         Ok(())
     }
 

@@ -11,17 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::ServeError;
 use crate::worker::codec::Wire;
 use crate::worker::frame::{FrameReader, FrameWriter, VERSION};
 use crate::worker::message::Message;
-use crate::worker::socket::poll_until;
+use crate::worker::socket::{Received, poll_until, receive, transmit};
 
-/// Bytes that are read at least at once.
-const READ_BYTES: usize = 64 << 10;
 /// Bytes that the buffer of replies may keep between them.
 const KEPT_BYTES: usize = 1 << 20;
 /// How often a running tick looks whether the host is still there.
@@ -64,20 +60,7 @@ impl Link {
 
     /// Reads what has come; answers false at the end of the stream.
     pub(super) fn read(&self, reader: &mut FrameReader) -> io::Result<bool> {
-        loop {
-            match recv(&*self.frames, reader.room(READ_BYTES), RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Ok(false),
-                Ok((_, count)) => {
-                    reader.filled(count);
-                    return Ok(true);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(true),
-                // The host closed its end with something of ours unread.
-                Err(Errno::CONNRESET) => return Ok(false),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        Ok(matches!(receive(self.frames(), reader)?, Received::Bytes | Received::Nothing))
     }
 
     /// Sends a message that answers the request with this `seq`, or 0 for one that nobody asked for.
@@ -100,14 +83,7 @@ impl Link {
     }
 
     fn flush(&mut self) -> Result<(), ServeError> {
-        let mut left = &self.out[..];
-        while !left.is_empty() {
-            match send(&*self.frames, left, SendFlags::NOSIGNAL) {
-                Ok(count) => left = &left[count..],
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(ServeError::Io(error.into())),
-            }
-        }
+        transmit(self.frames(), &self.out, None)?;
         if self.out.capacity() > KEPT_BYTES {
             self.out = Vec::new();
         }

@@ -24,6 +24,7 @@
 //! Loading a model and the command line: the binary `ictus-worker`. The host's side: `client`.
 
 mod attach;
+mod buffer;
 mod link;
 mod ops;
 mod strategy;

@@ -5,16 +5,15 @@
 //! - Each accepted operation is told to have ended once, and never before it was told to be accepted.
 //! - The sealed bytes of an export lie in the buffer before its end is told.
 
+use std::sync::Arc;
+
+use super::buffer::Buffer;
 use super::{OP_WINDOW, Request, ServeError, WorkerServer};
 use crate::engine::{Engine, OpHandle};
 use crate::record::Status;
-use crate::record::constant::{envelope, op_state};
-use crate::worker::memory::SharedMemory;
+use crate::record::constant::op_state;
 use crate::worker::message::Message;
 use crate::worker::payload::{OpAccepted, OpComplete, StateOp};
-
-/// Where the length of an envelope's payload lies.
-const PAYLOAD_LENGTH_AT: usize = 120;
 
 /// Operations that were accepted and have not ended.
 #[derive(Debug, Default)]
@@ -27,8 +26,8 @@ pub(super) struct Ops {
 #[derive(Debug)]
 struct OpenOp {
     handle: OpHandle,
-    /// Where an export goes; it stays mapped until the end is told.
-    destination: Option<SharedMemory>,
+    /// Where an export goes; it is kept until the end is told.
+    destination: Option<Arc<Buffer>>,
     bytes_moved: u64,
 }
 
@@ -71,22 +70,22 @@ impl<E: Engine + ?Sized> WorkerServer<E> {
         | StateOp::Demote { buf_id, .. }
         | StateOp::Promote { buf_id, .. }) = op;
         let buffer = self.attached.buffer_of(*buf_id).ok_or(Status::UnknownHandle)?;
-        let bytes = buffer.len_bytes() as u64;
+        let bytes = buffer.len_bytes();
         let engine = &mut self.engine;
         let (handle, destination) = match op {
             &StateOp::Snapshot { sequence, space_id, boundary_pos, sizing_gen, .. } => {
-                (engine.space_snapshot(sequence, space_id, boundary_pos, bytes, sizing_gen)?, Some(buffer.clone()))
+                (engine.space_snapshot(sequence, space_id, boundary_pos, bytes, sizing_gen)?, Some(Arc::clone(buffer)))
             }
             StateOp::Demote { sequence, space_id, range, encoding, sizing_gen, .. } => {
                 let (range, encoding) = (range.into(), *encoding);
                 let handle = engine.space_demote(*sequence, *space_id, range, encoding, bytes, *sizing_gen)?;
-                (handle, Some(buffer.clone()))
+                (handle, Some(Arc::clone(buffer)))
             }
             StateOp::Restore { sequence, space_id, .. } => {
-                (engine.space_restore(*sequence, *space_id, &sealed_in(buffer)?)?, None)
+                (engine.space_restore(*sequence, *space_id, &buffer.envelope()?)?, None)
             }
             StateOp::Promote { sequence, space_id, range, .. } => {
-                (engine.space_promote(*sequence, *space_id, range.into(), &sealed_in(buffer)?)?, None)
+                (engine.space_promote(*sequence, *space_id, range.into(), &buffer.envelope()?)?, None)
             }
         };
         Ok(OpenOp { handle, destination, bytes_moved: 0 })
@@ -125,7 +124,7 @@ impl<E: Engine + ?Sized> WorkerServer<E> {
             ops.moved = true;
             if let (op_state::DONE, Some(destination)) = (done.state, &open.destination)
                 && let Some(sealed) = engine.take_op_output(open.handle)
-                && !hand_over(destination, &sealed)
+                && !destination.put(&sealed)
             {
                 (done.state, done.error) = (op_state::FAILED, Status::BufferTooSmall.code() as u32);
             }
@@ -148,27 +147,4 @@ impl<E: Engine + ?Sized> WorkerServer<E> {
         }
         self.link.reply(request.seq, &Message::Drained)
     }
-}
-
-/// Copies sealed bytes to the front of a buffer; answers whether they fit (W-58).
-fn hand_over(destination: &SharedMemory, sealed: &[u8]) -> bool {
-    let whole = destination.object_bytes().is_ok_and(|bytes| bytes >= sealed.len() as u64);
-    whole && destination.copy_in(0, sealed)
-}
-
-/// The envelope at the front of a buffer, copied out once (W-56).
-///
-/// # Errors
-/// `EnvelopeMismatch`: too short, or a length that does not fit. What else is wrong is the engine's to say.
-fn sealed_in(buffer: &SharedMemory) -> Result<Vec<u8>, Status> {
-    let mismatch = Status::EnvelopeMismatch;
-    // The host may have cut the object since it was mapped.
-    let there = buffer.object_bytes().map_or(0, |bytes| bytes.min(buffer.len_bytes() as u64));
-    let mut length = [0u8; 8];
-    if there < envelope::BYTES as u64 || !buffer.copy_out(PAYLOAD_LENGTH_AT, &mut length) {
-        return Err(mismatch);
-    }
-    let bytes = u64::from_le_bytes(length).checked_add(envelope::BYTES as u64).filter(|&bytes| bytes <= there);
-    let mut sealed = vec![0; usize::try_from(bytes.ok_or(mismatch)?).map_err(|_| mismatch)?];
-    if buffer.copy_out(0, &mut sealed) { Ok(sealed) } else { Err(mismatch) }
 }
