@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use ictus::driver::{Driver, DriverOptions, EventKind, Finish, ManualClock, Request, RequestId};
-use ictus::executor::Executor;
-use ictus::runtime::FakeRuntime;
 
-use crate::alone::Transcript;
-use crate::fake;
+use super::alone::Transcript;
+use super::engine::Under;
+use super::{fake, here};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn driver(max_lanes: u32, clock: &ManualClock) -> Driver<Executor<FakeRuntime>> {
+fn driver(max_lanes: u32, clock: &ManualClock) -> Driver<Under> {
     let options = DriverOptions { max_lanes, tick_tokens: 64, ageing: 10 * SECOND, ..DriverOptions::default() };
     Driver::with_clock(fake(|options| options.descriptor.max_seq_len = 4000), options, clock.clone()).expect("a driver")
 }
@@ -21,7 +20,7 @@ fn request(priority: i16, max_tokens: u64) -> Request {
 }
 
 /// The requests in the order in which they start.
-fn starts(driver: &mut Driver<Executor<FakeRuntime>>) -> Vec<RequestId> {
+fn starts(driver: &mut Driver<Under>) -> Vec<RequestId> {
     let mut transcript = Transcript::default();
     let mut started = Vec::new();
     while let Some(event) = driver.poll() {
@@ -59,9 +58,9 @@ fn higher_priority_takes_the_lane_of_a_lower_one_which_loses_nothing() {
     let stats = |id: RequestId| transcript.answers[&id].stats;
     assert_eq!((stats(low[0]).preemptions, stats(low[1]).preemptions), (0, 1), "the younger one gives way, once");
     assert!(stats(high).queued < stats(equal).queued || stats(high).total <= stats(equal).total);
-    let alone = crate::alone::alone(&mut fake(|options| options.descriptor.max_seq_len = 4000), &request(0, 40));
+    let alone = super::alone::alone(&mut here(|options| options.descriptor.max_seq_len = 4000), &request(0, 40));
     for id in low {
-        crate::alone::check(&transcript.answers[&id], &alone);
+        super::alone::check(&transcript.answers[&id], &alone);
     }
 }
 

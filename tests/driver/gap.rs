@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ictus::driver::{Driver, DriverOptions, EventKind, Request, RequestId};
 
-use crate::fake;
-use crate::random::Random;
+use super::fake;
+use super::random::Random;
 
 const TICK_TOKENS: u32 = 512;
 const LONG: usize = 64 * 1024;

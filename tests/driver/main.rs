@@ -5,6 +5,7 @@
 mod random;
 
 mod alone;
+mod engine;
 mod fairness;
 mod gap;
 mod meddler;
@@ -14,17 +15,32 @@ mod sharing;
 mod texts;
 mod threads;
 
-use ictus::executor::Executor;
-use ictus::runtime::{FakeOptions, FakeRuntime};
+use ictus::runtime::FakeOptions;
 use ictus::{Model, ModelOptions};
 
-/// An executor over a small fake model that forgets what it was fed.
-fn fake(change: impl FnOnce(&mut FakeOptions)) -> Executor<FakeRuntime> {
+use ictus::executor::Executor;
+use ictus::runtime::FakeRuntime;
+
+/// A small fake model that forgets what it was fed.
+fn small(options: &mut FakeOptions) {
+    options.descriptor.vocab_size = 64;
+    options.descriptor.max_seq_len = 200;
+    options.end_ids = vec![5];
+    options.record = false;
+}
+
+/// The engine under the driver, over the small fake.
+fn fake(change: impl FnOnce(&mut FakeOptions)) -> engine::Under {
+    engine::under_test(|options| {
+        small(options);
+        change(options);
+    })
+}
+
+/// An engine in this process, for what a request says alone.
+fn here(change: impl FnOnce(&mut FakeOptions)) -> Executor<FakeRuntime> {
     Executor::new(FakeRuntime::with(|options| {
-        options.descriptor.vocab_size = 64;
-        options.descriptor.max_seq_len = 200;
-        options.end_ids = vec![5];
-        options.record = false;
+        small(options);
         change(options);
     }))
 }

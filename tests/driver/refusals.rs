@@ -10,10 +10,10 @@ use ictus::record::Status;
 use ictus::record::constant::fault;
 use ictus::runtime::RuntimeError;
 
-use crate::alone::{Transcript, alone, check};
-use crate::fake;
-use crate::meddler::Meddler;
-use crate::pressure::check_empty;
+use super::alone::{Transcript, alone, check};
+use super::fake;
+use super::meddler::Meddler;
+use super::pressure::check_empty;
 
 fn options() -> DriverOptions {
     DriverOptions { max_lanes: 8, tick_tokens: 32, ..DriverOptions::default() }
@@ -23,7 +23,7 @@ fn request(first: u32) -> Request {
     Request { max_tokens: 12, ignore_eos: true, ..Request::tokens((first..first + 20).collect::<Vec<_>>()) }
 }
 
-fn alone_of(request: &Request) -> crate::alone::Answer {
+fn alone_of(request: &Request) -> super::alone::Answer {
     alone(&mut fake(|_| {}), request)
 }
 

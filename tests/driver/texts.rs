@@ -4,10 +4,10 @@ use ictus::driver::{Driver, DriverOptions, Finish, Grammar, Prompt, Request, Req
 use ictus::tokenizer::{DecodeOptions, EncodeOptions, TextStream};
 use ictus::{Model, ModelOptions};
 
-use crate::alone::{Said, Transcript, alone, check};
-use crate::pressure::check_pages;
-use crate::random::Random;
-use crate::tiny;
+use super::alone::{Said, Transcript, alone, check};
+use super::pressure::check_pages;
+use super::random::Random;
+use super::tiny;
 
 fn driver(model: &Model, max_lanes: u32) -> Driver<Box<dyn ictus::engine::Engine + Send>> {
     // No room is kept for those that run, so that a small pool overflows.

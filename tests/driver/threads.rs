@@ -16,10 +16,10 @@ use ictus::executor::Executor;
 use ictus::record::Status;
 use ictus::runtime::FakeRuntime;
 
-use crate::alone::{Transcript, alone, check};
-use crate::fake;
-use crate::meddler::Meddler;
-use crate::pressure::check_empty;
+use super::alone::{Transcript, alone, check};
+use super::fake;
+use super::meddler::Meddler;
+use super::pressure::check_empty;
 
 fn request(number: u32) -> Request {
     let prompt: Vec<u32> = (0..10 + number % 13).map(|at| (at * number + 3) % 60).collect();

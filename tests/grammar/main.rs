@@ -7,6 +7,9 @@ mod models;
 #[expect(dead_code, reason = "not every test needs every kind of random number")]
 mod random;
 
+#[path = "../tick_scenarios/engine.rs"]
+mod engine;
+
 mod drafts;
 mod hostile;
 mod judge;

@@ -1,12 +1,13 @@
 //! A fake runtime with a vocabulary, and an engine over it.
 
 use ictus::engine::{Engine, PlanBuilder};
-use ictus::executor::Executor;
 use ictus::record::{LaneAdmit, Status};
-use ictus::runtime::{FakeOptions, FakeRuntime, SamplingSupport, Vocabulary};
+use ictus::runtime::{FakeOptions, SamplingSupport, Vocabulary};
 use ictus::testing::{Events, Harness};
 
-pub(crate) type Fake = Harness<Executor<FakeRuntime>>;
+use super::engine::{Under, under_test};
+
+pub(crate) type Fake = Harness<Under>;
 
 /// `<call>`, `</call>`, and the two end tokens.
 pub(crate) const CALL: u32 = 290;
@@ -55,10 +56,10 @@ pub(crate) fn engine(support: SamplingSupport) -> Fake {
 
 /// The same, changed.
 pub(crate) fn engine_with(support: SamplingSupport, change: impl FnOnce(&mut FakeOptions)) -> Fake {
-    Harness::with_engine(Executor::new(FakeRuntime::with(|options| {
+    Harness::with_engine(under_test(|options| {
         speaking(options, support);
         change(options);
-    })))
+    }))
 }
 
 /// The text of tokens; special ones by their text.

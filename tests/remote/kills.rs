@@ -1,7 +1,7 @@
 //! A worker that is killed at random moments, again and again, while 32 lanes run: no token is lost, changed or told twice, and nothing is
 //! left behind.
 //!
-//! `ICTUS_KILLS` says how many kills (20 in a usual run), `ICTUS_SOAK_TICKS` how many ticks of the soak without kills.
+//! `ICTUS_KILLS` says how many kills (20 in a usual run).
 
 use core::ffi::c_void;
 use std::collections::BTreeMap;
@@ -24,17 +24,17 @@ use crate::{command, options};
 
 const LANES: usize = 32;
 
-fn number(variable: &str, usual: u64) -> u64 {
+pub(crate) fn number(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
 }
 
 /// One request: what it asks, what it must get.
-struct Request {
+pub(crate) struct Request {
     prompt: Vec<u32>,
-    mode: u32,
+    pub(crate) mode: u32,
     base: u64,
     expected: Vec<u32>,
-    got: Vec<u32>,
+    pub(crate) got: Vec<u32>,
     told: Vec<u32>,
     prefilled: usize,
     row: Option<(u32, u64)>,
@@ -113,25 +113,25 @@ unsafe extern "C" fn tell(user: *mut c_void, lane_tag: u64, tokens: *const u32, 
 }
 
 /// The host: 32 requests at a time, until told to stop.
-struct Run {
-    engine: RemoteEngine,
+pub(crate) struct Run {
+    pub(crate) engine: RemoteEngine,
     rings: MemoryRings,
-    live: BTreeMap<u64, Request>,
+    pub(crate) live: BTreeMap<u64, Request>,
     next_tag: u64,
     seq: u64,
-    finished: u64,
-    tokens: u64,
+    pub(crate) finished: u64,
+    pub(crate) tokens: u64,
 }
 
 impl Run {
-    fn new(options: RemoteOptions) -> Self {
+    pub(crate) fn new(options: RemoteOptions) -> Self {
         let engine = RemoteEngine::start(command("fake"), options).unwrap_or_else(|gone| panic!("{gone}"));
         let rings = MemoryRings::new();
         Self { engine, rings, live: BTreeMap::new(), next_tag: 1, seq: 0, finished: 0, tokens: 0 }
     }
 
     /// One tick; `admits` says whether new requests come.
-    fn step(&mut self, random: &mut Random, admits: bool) {
+    pub(crate) fn step(&mut self, random: &mut Random, admits: bool) {
         self.seq += 1;
         let mut told: Vec<(u64, u32)> = Vec::new();
         let mut plan = PlanBuilder::new(self.seq).max_decode_lanes(LANES as u32);
@@ -190,7 +190,7 @@ impl Run {
     }
 
     /// Retires what is through.
-    fn retire(&mut self, random: &mut Random) {
+    pub(crate) fn retire(&mut self, random: &mut Random) {
         let through: Vec<u64> = self
             .live
             .iter()
@@ -231,7 +231,7 @@ fn advance(plan: PlanBuilder, tag: u64, request: &Request, random: &mut Random) 
 }
 
 /// Memory objects of the link that this process has mapped, and its children.
-fn left_behind() -> (usize, usize) {
+pub(crate) fn left_behind() -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("the maps");
     let segments = maps.lines().filter(|line| line.contains("memfd:ictus-")).count();
     let me = std::process::id().to_string();
@@ -241,13 +241,6 @@ fn left_behind() -> (usize, usize) {
         stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)) == Some(&me)
     });
     (segments, children.count())
-}
-
-/// Resident memory of this process in kilobytes.
-fn resident_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("the status");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
-    line.split_whitespace().nth(1).and_then(|value| value.parse().ok()).expect("a number")
 }
 
 /// A step towards the end of a test that must be alone with its descriptors and children.
@@ -297,40 +290,8 @@ fn kills_in_a_process_of_their_own() {
     assert_eq!(open_descriptors().expect("counted"), descriptors, "descriptors");
 }
 
-/// Many ticks on one worker: what is held does not grow.
-#[test]
-#[ignore = "measures the memory of the whole process: alone, by `memory_stays_flat_over_a_long_run`"]
-fn soak_in_a_process_of_its_own() {
-    let ticks = number("ICTUS_SOAK_TICKS", 3000);
-    let mut random = Random::new("soak_in_a_process_of_its_own");
-    let mut run = Run::new(options());
-    let worker = run.engine.process_id().expect("a worker");
-    let of_worker = || -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{worker}/status")).expect("the worker lives");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
-        line.split_whitespace().nth(1).and_then(|value| value.parse().ok()).expect("a number")
-    };
-    let mut warm = (0, 0);
-    for tick in 0..ticks {
-        run.step(&mut random, true);
-        run.retire(&mut random);
-        if tick == ticks / 3 {
-            warm = (resident_kib(), of_worker());
-        }
-    }
-    let now = (resident_kib(), of_worker());
-    println!(
-        "{ticks} ticks, {} requests: host {} -> {} KiB, worker {} -> {} KiB",
-        run.finished, warm.0, now.0, warm.1, now.1
-    );
-    // Names of sequences and the fake engine's own bookkeeping come to a bound; pages of the allocator come and go.
-    assert!(now.0 < warm.0 + 8192, "the host grows");
-    assert!(now.1 < warm.1 + 32768, "the worker grows");
-    assert_eq!(run.engine.started(), 1);
-}
-
 /// Runs one test of this program in a process of its own.
-fn in_its_own_process(test: &str) {
+pub(crate) fn in_its_own_process(test: &str) {
     let program = std::env::current_exe().expect("the path of the test");
     let output = std::process::Command::new(program)
         .args(["--exact", test, "--ignored", "--nocapture"])
@@ -346,9 +307,4 @@ fn in_its_own_process(test: &str) {
 #[test]
 fn worker_dies_again_and_again() {
     in_its_own_process("kills::kills_in_a_process_of_their_own");
-}
-
-#[test]
-fn memory_stays_flat_over_a_long_run() {
-    in_its_own_process("kills::soak_in_a_process_of_its_own");
 }

@@ -10,10 +10,13 @@ mod random;
 
 mod abi;
 mod contract;
+mod driving;
 mod hostile;
 mod kills;
 mod probe;
 mod recovery;
+mod scenarios;
+mod soak;
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
@@ -65,12 +68,9 @@ pub(crate) fn remote(which: &str) -> RemoteEngine {
 #[test]
 fn worker_process() {
     let Ok(which) = std::env::var(VARIABLE) else { return };
-    // SAFETY: the host has put the sockets there, and nobody else in this process uses the numbers.
-    let frames = unsafe { OwnedFd::from_raw_fd(3) };
-    // SAFETY: as above.
-    let descriptors = unsafe { OwnedFd::from_raw_fd(4) };
+    let (frames, descriptors) = streams();
     let (engine, options): (Box<dyn Engine>, ServerOptions) = match which.as_str() {
-        "fake" => (Box::new(probe::Probe(probe::fake())), ServerOptions::new(512, 512)),
+        "fake" => (Box::new(probe::Probe::new(probe::fake())), ServerOptions::new(512, 512)),
         "tiny" => {
             let model = Model::open(tiny(), &tiny_options()).expect("the model");
             let vocab = model.tokenizer().vocab_size();
@@ -78,6 +78,11 @@ fn worker_process() {
         }
         other => panic!("no worker is called {other}"),
     };
+    serve(engine, options, frames, descriptors)
+}
+
+/// Serves until the host goes, and ends the process.
+fn serve(engine: Box<dyn Engine>, options: ServerOptions, frames: OwnedFd, descriptors: OwnedFd) -> ! {
     let code = match WorkerServer::new(engine, options, frames, descriptors).serve() {
         Ok(_) => 0,
         Err(error) => {
@@ -86,4 +91,13 @@ fn worker_process() {
         }
     };
     std::process::exit(code);
+}
+
+/// The ends of the sockets of a worker, at their places.
+fn streams() -> (OwnedFd, OwnedFd) {
+    // SAFETY: the host has put the sockets there, and nobody else in this process uses the numbers.
+    let frames = unsafe { OwnedFd::from_raw_fd(3) };
+    // SAFETY: as above.
+    let descriptors = unsafe { OwnedFd::from_raw_fd(4) };
+    (frames, descriptors)
 }

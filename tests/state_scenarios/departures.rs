@@ -1,13 +1,14 @@
 //! Entries leave the pool slice by slice (S-99), and nobody sees it but the counters of memory.
 
 use ictus::engine::Engine;
-use ictus::executor::{Executor, ExecutorOptions};
+use ictus::executor::ExecutorOptions;
 use ictus::record::Status;
 use ictus::record::constant::{cache_class, determinism};
-use ictus::runtime::{FakeOptions, FakeRuntime};
+use ictus::runtime::FakeOptions;
 use ictus::testing::Harness;
 
 use super::cached::*;
+use super::engine::under_test_with;
 use super::host::*;
 use crate::random::Random;
 
@@ -17,7 +18,7 @@ const SLICE: u64 = 8;
 /// An engine that copies so many bytes at a time.
 fn slow_host(cache_slice_bytes: u64, change: impl FnOnce(&mut FakeOptions)) -> Fake {
     let options = ExecutorOptions { cache_slice_bytes, ..ExecutorOptions::default() };
-    Harness::with_engine(Executor::with_options(FakeRuntime::with(change), options))
+    Harness::with_engine(under_test_with(options, change))
 }
 
 /// Six tokens each: what is published second sends the first out of a pool of eight resting cells.

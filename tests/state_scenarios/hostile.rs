@@ -83,11 +83,11 @@ fn every_truncation_is_refused_without_a_trace() {
 /// S-72: XXH3-64 is accepted too, and written on request.
 #[test]
 fn both_checksums_are_read() {
-    use ictus::executor::{Executor, ExecutorOptions};
-    use ictus::runtime::FakeRuntime;
+    use super::engine::under_test_with;
+    use ictus::executor::ExecutorOptions;
     use ictus::testing::Harness;
     let options = ExecutorOptions { op_fast_checksum: true, ..ExecutorOptions::default() };
-    let mut fast: Host = Harness::with_engine(Executor::with_options(FakeRuntime::default(), options));
+    let mut fast: Host = Harness::with_engine(under_test_with(options, |_| {}));
     let sequence = lane(&mut fast, 1, &span(100, 64));
     let sealed = export(&mut fast, sequence, 32);
     assert_eq!(ictus::transfer::read_header(&sealed).expect("a header").checksum_kind, 1);

@@ -8,6 +8,9 @@ mod random;
 #[expect(dead_code, reason = "these scenarios use a part of the host")]
 mod host;
 
+#[path = "../tick_scenarios/engine.rs"]
+mod engine;
+
 mod cached;
 mod demotion;
 mod departures;

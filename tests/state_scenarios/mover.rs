@@ -1,26 +1,30 @@
 //! A host that moves state: the executor over the fake runtime, and what every scenario does with it.
 
 use ictus::engine::{Engine, ExportSize, OpHandle};
-use ictus::executor::{Executor, ExecutorOptions};
+use ictus::executor::ExecutorOptions;
 use ictus::record::constant::{encoding, op_state, space_id};
 use ictus::record::{OpStatus, Status, TokenRange};
-use ictus::runtime::{FakeOptions, FakeRuntime, Runtime, SeqHandle};
+#[allow(unused_imports, reason = "a trait of the runtime, where that is in this process")]
+use ictus::runtime::Runtime;
+use ictus::runtime::{FakeOptions, SeqHandle};
 use ictus::testing::{Events, Harness};
 
-pub(crate) type Host = Harness<Executor<FakeRuntime>>;
+use super::engine::{Under, under_test, under_test_with};
+
+pub(crate) type Host = Harness<Under>;
 
 /// The space of a default runtime.
 pub(crate) const KV: u32 = space_id::KV;
 
 /// A host with these options of the fake.
 pub(crate) fn host(change: impl FnOnce(&mut FakeOptions)) -> Host {
-    Harness::with_engine(Executor::new(FakeRuntime::with(change)))
+    Harness::with_engine(under_test(change))
 }
 
 /// A host whose operations move this many bytes at a time.
 pub(crate) fn slow_host(op_slice_bytes: u64, change: impl FnOnce(&mut FakeOptions)) -> Host {
     let options = ExecutorOptions { op_slice_bytes, ..ExecutorOptions::default() };
-    Harness::with_engine(Executor::with_options(FakeRuntime::with(change), options))
+    Harness::with_engine(under_test_with(options, change))
 }
 
 pub(crate) fn head_only(options: &mut FakeOptions) {

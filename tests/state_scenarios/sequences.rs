@@ -4,6 +4,9 @@ use ictus::engine::Engine;
 use ictus::record::Status;
 use ictus::record::constant::{fork_flag, space_id};
 
+#[allow(unused_imports, reason = "a trait of the runtime, where that is in this process")]
+use ictus::runtime::Runtime;
+
 use super::cached::*;
 use super::host::*;
 
@@ -127,8 +130,7 @@ fn ss_9_one_slot_is_enough_for_a_lane_on_an_adopted_sequence() {
     for _ in 0..2 {
         assert_eq!(h.engine.create_sequence(), Err(Status::NeedsReplan));
     }
-    let fill = h.engine.primitives_mut();
-    ictus::runtime::Runtime::seq_import(fill, first, &[7, 0, 0, 0, 8, 0, 0, 0]).expect("the pool has room");
+    h.engine.primitives_mut().seq_import(first, &[7, 0, 0, 0, 8, 0, 0, 0]).expect("the pool has room");
     let lease = h.engine.seed_adopt(first, &[7, 8]).expect("it is bare");
     seeded(&mut h, 1, &[7, 8, 9], lease, 2, 2);
     assert_eq!((sequence(&h, 1), h.engine.live_sequences()), (first, 1));

@@ -1,10 +1,9 @@
 //! TS-1 .. TS-13 and TS-15 over engines that step, pick and cut differently.
 
-use ictus::executor::Executor;
 use ictus::ring::slot_bytes_for;
-use ictus::runtime::FakeRuntime;
 use ictus::testing::{Harness, SharedStage, tick_contract};
 
+use super::engine::under_test;
 use super::host::{SUPPORTS, fake, small};
 
 /// TS-1 .. TS-15.
@@ -52,9 +51,9 @@ fn contract_holds_in_a_pool_that_shares_cells() {
 #[test]
 fn contract_holds_over_shared_rings() {
     tick_contract::run_all(|| {
-        let fake = FakeRuntime::with(|options| options.descriptor.vocab_size = 128);
+        let engine = under_test(|options| options.descriptor.vocab_size = 128);
         // Few slots, so that the rings go round.
         let rings = SharedStage::new(3, slot_bytes_for(4 * 256), slot_bytes_for(4 * 128)).expect("a legal shape");
-        Harness::with_engine_and_rings(Executor::new(fake), rings)
+        Harness::with_engine_and_rings(engine, rings)
     });
 }

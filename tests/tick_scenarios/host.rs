@@ -1,15 +1,18 @@
 //! What every scenario needs: an executor over a fake runtime, and predictions of its tokens.
 
 use ictus::engine::{Engine, PlanBuilder};
-use ictus::executor::Executor;
 use ictus::record::constant::sampling;
 use ictus::record::{LaneAdmit, Status};
 use ictus::ring::{MemoryRingShape, MemoryRings};
-use ictus::runtime::{FakeOptions, FakeRuntime, Runtime, SamplingSupport};
+#[allow(unused_imports, reason = "a trait of the runtime, where that is in this process")]
+use ictus::runtime::Runtime;
+use ictus::runtime::{FakeOptions, SamplingSupport};
 use ictus::sample::{SampleRequest, Scratch, pick};
 use ictus::testing::{Events, Harness};
 
-pub(crate) type Fake = Harness<Executor<FakeRuntime>>;
+use super::engine::{Under, under_test};
+
+pub(crate) type Fake = Harness<Under>;
 
 /// What makes an admit of a lane what it is.
 pub(crate) type Change<'a> = &'a dyn Fn(&mut LaneAdmit);
@@ -24,12 +27,12 @@ pub(crate) const SUPPORTS: [SamplingSupport; 4] = [
 
 /// A fresh engine over the default fake, changed.
 pub(crate) fn fake(change: impl FnOnce(&mut FakeOptions)) -> Fake {
-    Harness::with_engine(Executor::new(FakeRuntime::with(change)))
+    Harness::with_engine(under_test(change))
 }
 
 /// The same with rings of another shape.
 pub(crate) fn fake_with_rings(shape: MemoryRingShape, change: impl FnOnce(&mut FakeOptions)) -> Fake {
-    Harness::with_engine_and_rings(Executor::new(FakeRuntime::with(change)), MemoryRings::with_shape(shape))
+    Harness::with_engine_and_rings(under_test(change), MemoryRings::with_shape(shape))
 }
 
 /// A vocabulary of 64 with end token 63: small enough that a temperature matters.

@@ -9,6 +9,7 @@ mod capacity;
 mod contract;
 mod decode;
 mod emits;
+mod engine;
 mod evictions;
 mod faults;
 mod host;

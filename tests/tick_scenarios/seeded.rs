@@ -1,18 +1,18 @@
 //! Lanes that start from cached or adopted state: who may, and what they say (T-21, T-34, T-35, T-77 .. T-81).
 
 use ictus::engine::Engine;
-use ictus::executor::{Executor, ExecutorOptions};
+use ictus::executor::ExecutorOptions;
 use ictus::record::constant::{admit_status, determinism, tick_status};
 use ictus::record::{LaneAdmit, Status};
-use ictus::runtime::FakeRuntime;
 use ictus::testing::Harness;
 
 use super::cached::*;
+use super::engine::under_test_with;
 use super::host::*;
 
 fn with_ttl(seed_ttl_ticks: u64) -> Fake {
     let options = ExecutorOptions { seed_ttl_ticks, ..ExecutorOptions::default() };
-    Harness::with_engine(Executor::with_options(FakeRuntime::default(), options))
+    Harness::with_engine(under_test_with(options, |_| {}))
 }
 
 fn from(lease: u64) -> impl Fn(&mut LaneAdmit) + Copy {

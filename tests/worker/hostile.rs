@@ -15,26 +15,30 @@ use crate::host::Host;
 use crate::{bytes_of, raw_frame, vectors};
 
 /// A sequence of numbers that a key decides (splitmix64).
-struct Draw(u64);
+pub(crate) struct Draw(u64);
 
 impl Draw {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn from_key(key: u64) -> Self {
+        Self(key)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
 }
 
-fn from_environment(name: &str, default: u64) -> u64 {
+pub(crate) fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |value| value.parse().expect("a number"))
 }
 
-fn key() -> u64 {
+pub(crate) fn key() -> u64 {
     let key = from_environment("ICTUS_RNG", 0x0124);
     println!("ICTUS_RNG={key}");
     key

@@ -5,6 +5,7 @@
 mod support;
 
 mod frames;
+mod fuzz;
 mod handshake;
 mod host;
 mod hostile;

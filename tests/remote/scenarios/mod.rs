@@ -1,0 +1,69 @@
+//! The scenarios of the tick, of state and of grammars, as `tests/tick_scenarios`, `tests/state_scenarios` and `tests/grammar` have them, on
+//! an engine in a worker process (see [`engine`]).
+//!
+//! Left out, because they are about the inside of an executor and not about what its host is told:
+//!
+//! | file | why |
+//! |---|---|
+//! | `tick_scenarios/pressure.rs` | the ledger of the executor, and waiting on it from other threads: the link has no message for it |
+//! | `grammar/rules.rs`, `drafts.rs`, `hostile.rs`, `model.rs` | grammars of other notations, times of a compiler in process, a fetched model |
+
+#[path = "../../state_scenarios/cached.rs"]
+#[allow(dead_code, reason = "these scenarios use a part of it")]
+mod cached;
+#[path = "../../tick_scenarios/capacity.rs"]
+mod capacity;
+#[path = "../../tick_scenarios/contract.rs"]
+mod contract;
+#[path = "../../tick_scenarios/decode.rs"]
+mod decode;
+#[path = "../../state_scenarios/demotion.rs"]
+mod demotion;
+#[path = "../../state_scenarios/departures.rs"]
+mod departures;
+#[path = "../../tick_scenarios/emits.rs"]
+mod emits;
+pub(crate) mod engine;
+#[path = "../../state_scenarios/entries.rs"]
+mod entries;
+#[path = "../../tick_scenarios/evictions.rs"]
+mod evictions;
+#[path = "../../state_scenarios/exports.rs"]
+mod exports;
+#[path = "../../tick_scenarios/faults.rs"]
+mod faults;
+#[path = "../../tick_scenarios/host.rs"]
+#[allow(dead_code, reason = "these scenarios use a part of the host")]
+mod host;
+#[path = "../../tick_scenarios/host_lanes.rs"]
+mod host_lanes;
+#[path = "../../state_scenarios/mover.rs"]
+#[allow(dead_code, reason = "these scenarios use a part of it")]
+mod mover;
+#[path = "../../state_scenarios/ops.rs"]
+mod ops;
+#[path = "../../state_scenarios/park.rs"]
+mod park;
+#[path = "../../tick_scenarios/prefill.rs"]
+mod prefill;
+#[path = "../../state_scenarios/running.rs"]
+mod running;
+#[path = "../../tick_scenarios/sampling.rs"]
+mod sampling;
+#[path = "../../grammar/scenarios.rs"]
+mod scenarios;
+#[path = "../../tick_scenarios/seeded.rs"]
+mod seeded;
+#[path = "../../state_scenarios/seeds.rs"]
+mod seeds;
+#[path = "../../state_scenarios/sequences.rs"]
+mod sequences;
+#[path = "../../state_scenarios/spaces.rs"]
+mod spaces;
+#[path = "../../grammar/structural.rs"]
+mod structural;
+#[path = "../../tick_scenarios/takeover.rs"]
+mod takeover;
+#[path = "../../grammar/words.rs"]
+#[allow(dead_code, reason = "these scenarios use a part of it")]
+mod words;
