@@ -420,6 +420,7 @@
 
 /* TOKEN */
 #define ICTUS_NO_TOKEN 4294967295u
+#define ICTUS_NO_RESTARTS 4294967295u
 
 
 // What an `ictus_account_t` points to: nothing that C could look at.
@@ -1017,8 +1018,17 @@ typedef struct {
     uint32_t grammar_lexer_states;
     // How products with quantised weights are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
     uint32_t arithmetic;
-    // Which CUDA device, as the driver counts them from 0.
-    uint32_t device_index;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
+    // NULL is an engine in this process. Else the engine is in a process of its own (Linux), which may crash and is replaced; lanes go on
+    // to the same bits. The path of the worker program; an empty text looks for it: what the variable `ICTUS_WORKER` names, or
+    // `ictus-worker` beside the library (in its folder, in `../bin`, in the folder above) or beside the program.
+    const char *worker;
+    // Milliseconds that one tick may take in a worker before that is replaced; 0 is 10 minutes.
+    uint32_t worker_timeout_ms;
+    // Fresh workers that one call may use up when one dies: the call then answers `ICTUS_ERR_FATAL`, and a later one tries again. 0 is
+    // 3; `ICTUS_NO_RESTARTS` never replaces one.
+    uint32_t worker_restarts;
 } ictus_model_options_t;
 
 // What a host may choose when it makes an executor. Zero in a field means its default.
@@ -2256,8 +2266,9 @@ ictus_status ictus_media_bind(ictus_model_t model,
 // `path`: a GGUF file or a Hugging Face directory, NUL-terminated. `options` may be NULL: all defaults. `error_text`: where the reason of a
 // failure goes, NUL-terminated and cut to `error_capacity` bytes; NULL with 0 when it is not wanted.
 // Owner: `*model` is the host's, which releases it with `ictus_model_free`. Threads: any; callbacks of the options run on this one.
-// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the file cannot be read), `ICTUS_REJECT_BAD_STRUCT` (it is not a model, or options too short),
-// `ICTUS_REJECT_BOUNDS` (an option), `ICTUS_ERR_OP_UNSUPPORTED` (device, model without a vocabulary), `ICTUS_NEEDS_REPLAN` (memory
+// Codes: `ICTUS_ERR_UNKNOWN_HANDLE` (the file cannot be read, or there is no worker program), `ICTUS_REJECT_BAD_STRUCT` (it is not a model, or options too short),
+// `ICTUS_REJECT_BOUNDS` (an option), `ICTUS_ERR_OP_UNSUPPORTED` (device, model without a vocabulary, an option that a worker cannot
+// have, workers in a build without them), `ICTUS_ERR_FATAL` (a worker did not get as far as serving), `ICTUS_NEEDS_REPLAN` (memory
 // could not be had, or the weights do not fit the model), `ICTUS_REJECT_BUDGET` (more than the budget, or sizes beyond 64 bits), `ICTUS_EBUSY` (the progress
 // callback broke off). Nothing is kept then.
 ictus_status ictus_model_open(const char *path,

@@ -31,6 +31,7 @@ impl Default for WorkerOptions {
 mod remote {
     use super::{Engine, Error, Model, WorkerOptions};
     use crate::backend::Arithmetic;
+    use crate::open::Device;
     use crate::worker::client::{RemoteEngine, RemoteOptions, WorkerCommand, find_worker};
 
     impl Model {
@@ -50,8 +51,10 @@ mod remote {
             let mut command = WorkerCommand::serving(program, &inner.path, context, resolved.max_lanes)
                 .option("--kv-bits", (8 * resolved.kv_type.bytes()).to_string())
                 .option("--arithmetic", if resolved.arithmetic == Arithmetic::Fast { "fast" } else { "exact" })
+                .option("--device", if resolved.device == Device::Cuda { "cuda" } else { "cpu" })
                 .option("--fast-checksum", if asked.op_fast_checksum { "on" } else { "off" });
             for (name, value) in [
+                ("device-index", resolved.device_index.into()),
                 ("threads", resolved.threads as u64),
                 ("page-size-tokens", resolved.page_size_tokens as u64),
                 ("pool-tokens", pool_tokens),

@@ -39,6 +39,9 @@ fn ss_59_lossy_demotion_taints_once_it_is_promoted() {
 /// SS-60, S-91.
 #[test]
 fn ss_60_promotion_fills_exactly_what_was_demoted() {
+    if super::engine::lacks("operation that waits for its host: a worker goes on by itself") {
+        return;
+    }
     let mut h = slow_host(64, |_| {});
     let (one, two) = (lane(&mut h, 1, &span(100, 65)), lane(&mut h, 2, &span(100, 65)));
     let before = cells(&h);
@@ -66,6 +69,9 @@ fn ss_60_promotion_fills_exactly_what_was_demoted() {
 /// S-91: an adapter that is unloaded while the lane that has it is demoted stays with the lane, and so the range can come back.
 #[test]
 fn range_of_an_unloaded_adapter_is_promoted() {
+    if super::engine::lacks("message for adapters of single lanes") {
+        return;
+    }
     let mut h = host(|options| options.descriptor.workloads.adapters = true);
     let adapter = h.engine.adapter_load("fake:one").expect("adapters are offered");
     h.engine.adapter_bind(1, adapter).expect("it is loaded");
@@ -160,6 +166,9 @@ fn bare_sequence_with_a_hole_is_cut_beside_it() {
 /// S-90, S-91: a demotion or promotion that is cancelled, or fails, is undone.
 #[test]
 fn cancelled_demotion_and_promotion_are_undone() {
+    if super::engine::lacks("operation that waits for its host: a worker goes on by itself") {
+        return;
+    }
     let mut h = slow_host(64, |_| {});
     let sequence = lane(&mut h, 1, &span(100, 65));
     let before = cells(&h);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use ictus::{Arithmetic, KvType, ModelOptions};
+use ictus::{Arithmetic, Device, KvType, ModelOptions};
 use serde_json::{Value, json};
 
 /// Context, batch and width when the line does not say (W-81).
@@ -26,6 +26,13 @@ struct Knob {
 }
 
 const KNOBS: &[Knob] = &[
+    Knob { name: "device", kind: Kind::Choice(&["cpu", "cuda"]), default: "cpu", about: "where the model runs" },
+    Knob {
+        name: "device-index",
+        kind: Kind::Count { least: 0, most: u32::MAX as u64 },
+        default: "0",
+        about: "which CUDA device, as the driver counts them from 0",
+    },
     Knob {
         name: "threads",
         kind: Kind::Count { least: 0, most: ModelOptions::MAX_THREADS as u64 },
@@ -179,6 +186,8 @@ impl Line {
             context_tokens: context.min(trained),
             max_lanes: self.number("max-batch")?.unwrap_or(DEFAULT_BATCH),
             kv_type: self.kv_type()?,
+            device: if self.text("device") == Some("cuda") { Device::Cuda } else { Device::Cpu },
+            device_index: count("device-index") as u32,
             threads: count("threads") as u32,
             arithmetic: if self.text("arithmetic") == Some("fast") { Arithmetic::Fast } else { Arithmetic::Exact },
             pool_tokens: count("pool-tokens"),

@@ -5,7 +5,7 @@
 //! - There is a session, or the last end is noted. Whoever finds none starts one, as long as the call has restarts left.
 //! - What was told to one worker is known of none after it: handles are bound again, or are unknown.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::Launcher;
@@ -100,6 +100,8 @@ pub(super) struct Connection {
     pub(super) lease_ticks: Option<u64>,
     /// Lanes that a fresh worker did not take, with the code of their fault.
     pub(super) doomed: BTreeMap<u64, u32>,
+    /// Lanes that faulted here and not in the worker: a plan may still retire each, once (T-71).
+    pub(super) faulted: BTreeSet<u64>,
     /// Per lane, how many tokens the callback has had beyond the accepted emits.
     pub(super) ahead: HashMap<u64, u32>,
     pub(super) ticks: u64,
@@ -143,6 +145,7 @@ impl Connection {
             leases: Makings::default(),
             lease_ticks: None,
             doomed: BTreeMap::new(),
+            faulted: BTreeSet::new(),
             ahead: HashMap::new(),
             ticks: 0,
         };

@@ -33,8 +33,10 @@ struct Op {
     state: u8,
     error: u32,
     bytes_moved: u64,
-    /// Of an export: its name at the worker of its time, and the memory.
+    /// Of an export that was not taken: its name at the worker of its time, and the memory.
     buffer: Option<(u64, SharedMemory)>,
+    /// Of an import: its output, which is empty, is there to be taken (S-75).
+    imports: bool,
     /// Of a snapshot of a live lane: the lane's number, and what it will hold.
     parks: Option<(u64, Parked)>,
 }
@@ -69,7 +71,9 @@ impl Ops {
         parks: Option<(u64, Parked)>,
     ) -> u64 {
         self.last += 1;
-        self.ops.insert(self.last, Op { state: op_state::RUNNING, error: 0, bytes_moved: 0, buffer, parks });
+        let imports = buffer.is_none();
+        let op = Op { state: op_state::RUNNING, error: 0, bytes_moved: 0, buffer, imports, parks };
+        self.ops.insert(self.last, op);
         self.named.insert(remote, self.last);
         self.forget_old();
         self.last
@@ -147,6 +151,9 @@ impl Ops {
     /// The sealed bytes of an export that is done, once. What the envelope says of their length is not believed beyond the buffer.
     pub(super) fn take_output(&mut self, name: u64) -> Option<Vec<u8>> {
         let op = self.ops.get_mut(&name).filter(|op| op.state == op_state::DONE)?;
+        if std::mem::take(&mut op.imports) {
+            return Some(Vec::new());
+        }
         let (buffer, memory) = op.buffer.take()?;
         self.idle_buffers.push(buffer);
         let mut len = [0; 8];
@@ -210,6 +217,11 @@ mod tests {
         ops.note(&[done(1, op_state::DONE)]);
         assert_eq!(ops.take_output(name).map(|bytes| bytes.len()), Some(200));
         assert_eq!((ops.take_output(name), ops.take_idle_buffers()), (None, vec![7]));
+        // S-75: an import has an output, once, and it is empty.
+        let name = ops.add(3, None, None);
+        assert_eq!(ops.take_output(name), None, "it runs");
+        ops.note(&[done(3, op_state::DONE)]);
+        assert_eq!((ops.take_output(name), ops.take_output(name)), (Some(Vec::new()), None));
         let memory = SharedMemory::create("test", 200).expect("created");
         assert!(memory.copy_in(PAYLOAD_LEN_AT, &u64::MAX.to_le_bytes()));
         let name = ops.add(2, Some((8, memory)), None);

@@ -156,7 +156,10 @@ impl Connection {
             Err(Trouble::Refused(_)) => {}
             renewed => renewed?,
         }
-        let departs = |retire: &LaneRetire| absent(retire.lane_tag, self) || doomed(retire.lane_tag, self);
+        let departs = |retire: &LaneRetire| {
+            let tag = retire.lane_tag;
+            absent(tag, self) || doomed(tag, self) || self.faulted.contains(&tag)
+        };
         let departed: Vec<u64> =
             records.retires.iter().filter(|retire| departs(retire)).map(|retire| retire.lane_tag).collect();
         records.retires.retain(|retire| !departed.contains(&retire.lane_tag));

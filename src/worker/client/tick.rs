@@ -141,6 +141,7 @@ impl Connection {
         for tag in out.wire.retires.iter().map(|retire| retire.lane_tag).chain(out.departed.iter().copied()) {
             self.forget_lane(tag);
             self.doomed.remove(&tag);
+            self.faulted.remove(&tag);
         }
         self.begin_lanes(&mut out, events);
         settle(&mut self.lanes, &out.wire, events);
@@ -156,6 +157,7 @@ impl Connection {
         // The host's own ring cannot hold it (T-141); the worker's could.
         store.faults.extend(overflowed.iter().map(|&tag| faulted(tag, fault::REF_SPAN_OOB, 0)));
         let late = std::mem::take(&mut self.doomed);
+        self.faulted.extend(overflowed.iter().chain(late.keys()));
         store.faults.extend(late.iter().map(|(&tag, &code)| faulted(tag, code, 0)));
         for tag in store.faults.iter().map(|fault| fault.lane_tag) {
             self.forget_lane(tag);
@@ -229,6 +231,7 @@ impl Connection {
             let seeded = self.leases.source(admitted.lease).map_or(0, |lease| lease.prefix.len());
             self.leases.remove(admitted.lease);
             self.doomed.remove(&admit.lane_tag);
+            self.faulted.remove(&admit.lane_tag);
             let seeded = seeded.min(admitted.prompt.len());
             self.lanes_begun += 1;
             let mut lane = Lane::new(self.lanes_begun, admit.clone(), admitted.prompt, seeded);

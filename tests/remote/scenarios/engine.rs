@@ -22,6 +22,13 @@ thread_local! {
     static MADE: Cell<u64> = const { Cell::new(0) };
 }
 
+/// Whether this engine lacks what a test is about: all that is asked for, since the tests that ask are those of the table in `mod.rs`.
+pub(crate) fn lacks(what: &str) -> bool {
+    let thread = std::thread::current();
+    println!("skipped: {}: the link has no {what}", thread.name().unwrap_or_default());
+    true
+}
+
 /// A fresh engine over the default fake, changed.
 pub(crate) fn under_test(change: impl FnOnce(&mut FakeOptions)) -> Under {
     under_test_with(ExecutorOptions::default(), change)

@@ -3,9 +3,16 @@
 //!
 //! Left out, because they are about the inside of an executor and not about what its host is told:
 //!
-//! | file | why |
+//! | file, test | why |
 //! |---|---|
-//! | `tick_scenarios/pressure.rs` | the ledger of the executor, and waiting on it from other threads: the link has no message for it |
+//! | `tick_scenarios/contract.rs` | [`contract`](crate::contract) runs TS-1 .. TS-15 over the link |
+//! | `tick_scenarios/pressure.rs` | the ledger of the executor, and waiting on it from other threads |
+//! | `state_scenarios/running.rs`; of `demotion.rs` `cancelled_demotion_and_promotion_are_undone`, `ss_60_…` | look at an operation between two slices: a worker goes on by itself |
+//! | of `departures.rs` `entry_leaves_slice_by_slice_…`, `nothing_depends_on_how_far_departures_are` | pump entries out of the pool slice by slice |
+//! | `state_scenarios/hostile.rs`; of `demotion.rs` `range_of_an_unloaded_adapter_is_promoted` | adapters of single lanes have no message; random bytes are in `hostile` here |
+//! | of `seeds.rs` `ss_28_…` | how long leases live is told with the first lease only (W-51) |
+//! | of `sequences.rs` `expired_adopt_lease_lifts_its_claim` | a release has no answer (W-51) |
+//! | of `grammar/scenarios.rs` `rs_20_…`, `rs_21_…` | a refusal travels as its status, without its words |
 //! | `grammar/rules.rs`, `drafts.rs`, `hostile.rs`, `model.rs` | grammars of other notations, times of a compiler in process, a fetched model |
 
 #[path = "../../state_scenarios/cached.rs"]
@@ -13,8 +20,6 @@
 mod cached;
 #[path = "../../tick_scenarios/capacity.rs"]
 mod capacity;
-#[path = "../../tick_scenarios/contract.rs"]
-mod contract;
 #[path = "../../tick_scenarios/decode.rs"]
 mod decode;
 #[path = "../../state_scenarios/demotion.rs"]
@@ -46,8 +51,6 @@ mod ops;
 mod park;
 #[path = "../../tick_scenarios/prefill.rs"]
 mod prefill;
-#[path = "../../state_scenarios/running.rs"]
-mod running;
 #[path = "../../tick_scenarios/sampling.rs"]
 mod sampling;
 #[path = "../../grammar/scenarios.rs"]
