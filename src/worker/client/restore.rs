@@ -115,10 +115,9 @@ impl Connection {
         let limit = self.options.request_timeout;
         for seed in restored {
             self.live()?.tell(kind::SEED_RELEASE, &seed.lease, limit)?;
-            match self.sync(&SyncRequest::FreeSequence { sequence: seed.sequence }) {
-                Err(Trouble::Gone(cause)) => return Err(cause.into()),
-                // Of a lane by now: an admit of the plan took it.
-                _ => {}
+            // One that is of a lane by now stays: an admit of the plan took it.
+            if let Err(Trouble::Gone(cause)) = self.sync(&SyncRequest::FreeSequence { sequence: seed.sequence }) {
+                return Err(cause.into());
             }
         }
         Ok(())
