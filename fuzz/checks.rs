@@ -30,8 +30,11 @@ use ictus::worker::payload::{HelloAck, Limits, RingAck, RingKind, RingSpec};
 use ictus::worker::server::{ServerOptions, WorkerServer};
 use ictus::worker::socket::{pair, receive_descriptor};
 
+/// What must hold for some bytes.
+pub type Check = fn(&[u8]);
+
 /// Name of a target, and its function.
-pub const TARGETS: &[(&str, fn(&[u8]))] =
+pub const TARGETS: &[(&str, Check)] =
     &[("frames", frames), ("messages", messages), ("segments", segments), ("worker", worker), ("host", host)];
 
 /// What a reader gives of a stream that comes in pieces of this size.

@@ -13,6 +13,8 @@ use ictus::record::{LaneAdmit, LaneEmit, Status, TokenRef};
 use ictus::runtime::FakeRuntime;
 use ictus::testing::PlanBuilder;
 
+#[path = "tick_scenarios/engine.rs"]
+mod engine;
 #[path = "grammar/words.rs"]
 #[expect(dead_code, reason = "the harness of the other tests is not used here")]
 mod words;

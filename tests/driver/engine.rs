@@ -8,7 +8,7 @@ use ictus::runtime::{FakeOptions, FakeRuntime};
 pub(crate) type Under = Executor<FakeRuntime>;
 
 /// Adapters that a load may use.
-pub(crate) const ADAPTERS: u64 = 2;
+pub(crate) const ADAPTERS: &[&str] = &["fake:one", "fake:two"];
 /// Loads of the long run.
 pub(crate) const ROUNDS: u64 = 24;
 /// How far apart the moments are that are tried.

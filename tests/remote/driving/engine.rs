@@ -6,7 +6,7 @@ use ictus::{Model, WorkerOptions};
 pub(crate) use crate::scenarios::engine::{Under, under_test};
 
 /// Adapters that a load may use: the link has no message for those of lanes.
-pub(crate) const ADAPTERS: u64 = 0;
+pub(crate) const ADAPTERS: &[&str] = &[];
 /// Loads of the long run: a worker runs those before its own again.
 pub(crate) const ROUNDS: u64 = 4;
 /// How far apart the moments are that are tried.

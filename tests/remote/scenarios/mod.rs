@@ -54,6 +54,7 @@ mod prefill;
 #[path = "../../tick_scenarios/sampling.rs"]
 mod sampling;
 #[path = "../../grammar/scenarios.rs"]
+#[allow(clippy::module_inception, reason = "the name that its neighbours know it by")]
 mod scenarios;
 #[path = "../../tick_scenarios/seeded.rs"]
 mod seeded;
