@@ -1018,8 +1018,8 @@ typedef struct {
     uint32_t grammar_lexer_states;
     // How products with quantised weights are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
     uint32_t arithmetic;
-    // Zero; readers ignore it.
-    uint32_t _pad0;
+    // Which CUDA device, as the driver counts them from 0.
+    uint32_t device_index;
     // NULL is an engine in this process. Else the engine is in a process of its own (Linux), which may crash and is replaced; lanes go on
     // to the same bits. The path of the worker program; an empty text looks for it: what the variable `ICTUS_WORKER` names, or
     // `ictus-worker` beside the library (in its folder, in `../bin`, in the folder above) or beside the program.
