@@ -102,6 +102,9 @@ pub unsafe extern "C" fn ictus_executor_open(
         let options = unsafe { choices(options) }?;
         // SAFETY: as above.
         let target = unsafe { out(executor) }?;
+        if !model_options.worker.is_null() {
+            return Err(Failure::new(Status::Unsupported, "an executor is of this process only, not of a worker"));
+        }
         let (model, _) = open_model(path, &model_options)?;
         target.set(executor_of(&model, &options)?);
         Ok(())
