@@ -38,7 +38,7 @@ impl ExecutorObject {
     ) -> Result<(), Trouble> {
         let mut scratch = lock(&self.scratches).pop().unwrap_or_default();
         // SAFETY: the promise of this function.
-        let outcome = unsafe { scratch.fill(array) }.and_then(|records| {
+        let outcome = unsafe { scratch.fill(array) }.map(|records| {
             let Scratch { work: spare, logits, places, rows } = &mut scratch;
             let mut work: Vec<Work<'_>> = std::mem::take(spare);
             let listed = || -> Outcome<()> {
@@ -53,7 +53,7 @@ impl ExecutorObject {
             work.clear();
             // Collecting from a vector's own iterator keeps its memory.
             *spare = work.into_iter().map_while(|_| None).collect();
-            Ok(outcome)
+            outcome
         });
         scratch.logits.clear();
         let mut kept = lock(&self.scratches);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::convert::core_options;
 use super::records::ExecutorChoices;
-use super::{ExecutorNumber, ExecutorObject, Trouble, ask};
+use super::{ExecutorNumber, ExecutorObject, ask};
 use crate::abi::bundle::{self, ModelHandle, StatusCode, code};
 use crate::abi::guard::{Failure, Outcome, buffer, contain, out, text, versioned};
 use crate::abi::handle;
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn ictus_executor_destroy(executor: ExecutorNumber) -> Sta
             let ended = contain(|| object.executor.shutdown());
             // What is poisoned has ended already; nobody is told of a panic that has nobody to be told.
             if matches!(ended, Ok(Err(Refusal::Bad { why: Bad::Busy, .. }))) {
-                object.noted("ictus_executor_destroy", Trouble::Refused(Refusal::bad(Bad::Busy)));
+                object.noted("ictus_executor_destroy", Refusal::bad(Bad::Busy).into());
                 return Err(Status::Busy);
             }
         }

@@ -74,7 +74,7 @@ enum Trouble {
     /// It did not come to the executor.
     Before(Failure),
     /// The executor refused it.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
 }
 
 impl From<Failure> for Trouble {
@@ -91,7 +91,7 @@ impl From<Status> for Trouble {
 
 impl From<Refusal> for Trouble {
     fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
+        Self::Refused(Box::new(refusal))
     }
 }
 
@@ -131,7 +131,7 @@ impl ExecutorObject {
     fn noted(&self, name: &'static str, trouble: Trouble) -> Trouble {
         let copy = match &trouble {
             Trouble::Before(failure) => Trouble::Before(failure.status.into()),
-            Trouble::Refused(refusal) => Trouble::Refused(*refusal),
+            Trouble::Refused(refusal) => Trouble::Refused(refusal.clone()),
         };
         *lock(&self.last) = Some((name, trouble));
         copy
