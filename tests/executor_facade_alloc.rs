@@ -159,9 +159,9 @@ fn xs_65_ten_thousand_cycles_leave_nothing() {
         let admission = Admission {
             replayed: &said[..replays],
             fit: [Fit::Now, Fit::Input, Fit::Ceiling][round as usize % 3],
-            pressure: if round % 5 == 0 { Remedy::Recompute } else { Remedy::Wait },
-            reuse: round % 2 == 0,
-            counted: replays > 0 || round % 7 != 0,
+            pressure: if round.is_multiple_of(5) { Remedy::Recompute } else { Remedy::Wait },
+            reuse: round.is_multiple_of(2),
+            counted: replays > 0 || !round.is_multiple_of(7),
             tag: round.into(),
             ..Admission::of(&question, question.len() + 8)
         };
@@ -170,7 +170,7 @@ fn xs_65_ten_thousand_cycles_leave_nothing() {
         let at = host.executor.frontier(seq).expect("it is open");
         let chunk = Chunk::new(at, context - at, context).expect("a token is left");
         let logits = [&host.greedy, &masked, &punished][round as usize % 3];
-        let work = Work::Prefill { seq, chunk, whole: round % 4 == 0, logits };
+        let work = Work::Prefill { seq, chunk, whole: round.is_multiple_of(4), logits };
         if round % 4 == 1 {
             host.executor.reserve(&[work], admission.fit).expect("there is room");
         }

@@ -110,8 +110,11 @@ impl Runtime for Bent {
     }
 }
 
+/// A core, its executor, and sequences with the token that each is to be fed next.
+type Started = (Core<Bent>, Arc<dyn ModelExecutor>, Vec<(Seq, u32)>);
+
 /// A core over it, and sequences that have had their prompts; runtime sequences are numbered as they first ran, from 1.
-fn started(n: u32) -> (Core<Bent>, Arc<dyn ModelExecutor>, Vec<(Seq, u32)>) {
+fn started(n: u32) -> Started {
     let fake = pool(64, 0);
     let bent = Bent { fake, asked: Answers::new(), wrong: BTreeMap::new() };
     let core = Core::new(Executor::new(bent), CoreOptions::default()).expect("the options are legal");
