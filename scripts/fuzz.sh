@@ -3,6 +3,7 @@
 # Runs each fuzz target of fuzz/ (or those that are named) for so many seconds (30), on copies of its corpus; stops at the first input that
 # breaks one. The stable compiler is enough: coverage comes from LLVM's own pass, libFuzzer from the crate libfuzzer-sys, whose C++ needs a
 # compiler. `cargo fuzz run TARGET` does the same with a nightly compiler, and has AddressSanitizer, too.
+# Nobody has run this script from end to end yet; the same checks run over the corpus in `cargo test --test worker fuzz`.
 # With MERGE=1 what a run found that covers more is put into the corpus, as few files as will do.
 set -eu
 cd "$(dirname "$0")/../fuzz"
