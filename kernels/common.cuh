@@ -56,9 +56,78 @@ DEV u16 to_f16(f32 value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
+// The bf16 nearest to a number (ties to even); of a NaN 0x7fff.
+DEV u16 to_bf16(f32 value) {
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+// c + the four products of the signed bytes of two words.
+DEV i32 dp4a(u32 a, u32 b, i32 c) {
+    i32 sum;
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+    return sum;
+}
 // 16 bytes from an address that is a multiple of 16.
 template <class T> DEV Quad load_quad(const T* from) { return *reinterpret_cast<const Quad*>(from); }
 template <class T> DEV void store_quad(T* to, const Quad& quad) { *reinterpret_cast<Quad*>(to) = quad; }
+
+// ---- tensor cores: c = a b + c by a whole warp; a [16, k], b [k, 8], c [16, 8] ----
+//
+// With g = lane / 4 and t = lane % 4 a lane holds, of 16-bit elements (k = 16, the lower half of a word first):
+//   a[0] row g columns 2 t, 2 t + 1;  a[1] row g + 8;  a[2], a[3] the same, eight columns further
+//   b[0] rows 2 t, 2 t + 1 of column g;  b[1] eight rows further
+//   c[0], c[1] row g columns 2 t, 2 t + 1;  c[2], c[3] row g + 8
+// and of signed bytes (k = 32) words of four: a[0] row g columns 4 t .. 4 t + 3, a[1] row g + 8, a[2], a[3] sixteen columns further;
+// b[0] rows 4 t .. 4 t + 3 of column g, b[1] sixteen rows further. With k = 16 there are only a[0], a[1] and b.
+//
+// Integers are exact. How a device rounds inside of a sum of 16-bit products is its own business, and the same in each element of c.
+DEV void mma_bf16(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEV void mma_f16(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEV void mma_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEV void mma_s8_half(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+}
+// Four matrices of 8 x 8 elements of 16 bits out of shared memory, by a whole warp: lane l points to the 16 bytes of row l % 8 of matrix l / 8.
+// In out[m] a lane gets of matrix m the elements 2 t and 2 t + 1 of row g; transposed, those of column g in rows 2 t and 2 t + 1.
+template <class T> DEV void load_matrices(u32 (&out)[4], T* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"((u32)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+template <class T> DEV void load_matrices_transposed(u32 (&out)[4], T* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"((u32)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+// ---- copies behind the thread's back: 16 bytes from device memory to shared memory, both at multiples of 16 ----
+//
+// copy_async starts one, of which only the first `bytes` are read and the rest is zeros; copy_commit makes a group of all that this thread started since its last
+// one (none is a group too); copy_wait<N> waits until no more than the newest N of the thread's groups are under way. Before that nobody may touch the place, and after it
+// other threads need a barrier. A thread must not end before its copies have.
+template <class T, class U> DEV void copy_async(T* to, const U* from, u32 bytes = 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from)), "r"(bytes)
+                 : "memory");
+}
+DEV void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <u32 N> DEV void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 // Sums and maxima over the lanes of a warp: a butterfly, so every lane gets the same bits.
 DEV f32 warp_sum(f32 value) {

@@ -21,6 +21,8 @@ mod rows;
 mod sampling;
 #[path = "cuda/simulator.rs"]
 mod simulator;
+#[path = "cuda/tensor_cores.rs"]
+mod tensor_cores;
 #[path = "common/weights.rs"]
 mod weights;
 

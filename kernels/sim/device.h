@@ -78,11 +78,16 @@ Home* home_of(u64 address);
 Home* shared_home(const void* site, u64 bytes, u32 granule, const char* name);
 
 // Operations of a warp: each lane lays down words, the last one to come computes what each lane takes up.
-constexpr u32 WORDS = 4;
+constexpr u32 WORDS = 10;
 using Words = u32[32][WORDS];
 using Combine = void (*)(const Words& in, Words& out, u32 parameter);
 const u32* meet(const char* what, const char* file, int line, const u32* words, u32 count, Combine combine, u32 parameter);
 void barrier(const char* file, int line);
+
+// Copies of 16 bytes that run behind a thread's back: simulator.cpp runs them at the last moment, in copy_wait.
+void copy_begin(Home* to_home, u8* to, Home* from_home, const u8* from, u32 bytes);
+void copy_commit();
+void copy_wait(u32 groups);
 
 // An element that a thread may read or write.
 template <class T> struct Ref {
@@ -275,5 +280,17 @@ DEV u16 to_f16(f32 value) {
     std::memcpy(&bits, &half, 2);
     return bits;
 }
+DEV u16 to_bf16(f32 value) {
+    u32 word = sim::word_of(value);
+    if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (u16)((word + 0x7fffu + (word >> 16 & 1)) >> 16);
+}
+DEV i32 dp4a(u32 a, u32 b, i32 c) {
+    for (u32 i = 0; i < 32; i += 8) c += (i32)(i8)(a >> i) * (i32)(i8)(b >> i);
+    return c;
+}
 template <class T> Quad load_quad(Ptr<T> from) { return (Quad)sim::Ref<Quad>{from.at, from.home}; }
 template <class T> void store_quad(Ptr<T> to, const Quad& quad) { sim::Ref<Quad>{to.at, to.home} = quad; }
+
+// The last file: it uses what is above.
+#include "tensor.h"

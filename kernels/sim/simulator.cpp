@@ -42,6 +42,18 @@ struct Warp {
     Words in[2], out[2];
 };
 
+// A copy that a thread started; it runs when the thread waits for its group.
+struct Copy {
+    Home *to_home, *from_home;
+    u8* to;
+    const u8* from;
+    u32 bytes, group;
+};
+struct Copies {
+    std::deque<Copy> pending;
+    u32 groups; // committed
+};
+
 struct Launch {
     const Entry* entry;
     void** arguments;
@@ -59,6 +71,7 @@ u32 launches, clock_now = 1, next_thread = WARP_LANES;
 Launch launch;
 std::vector<Thread> threads;
 std::vector<Warp> warps;
+std::vector<Copies> copies; // by thread of the block
 std::vector<u32> ready;
 std::map<const void*, Home> shared_arrays;
 u64 shared_used;
@@ -146,6 +159,8 @@ void open_barrier() {
 void thread_body() {
     launch.entry->call(launch.arguments);
     Warp& warp = warps[current->warp];
+    u64 unfinished = copies[current - threads.data()].pending.size();
+    if (unfinished > 0) fail("a thread ended before %llu of its copies, which nobody waited for", unfinished);
     if (warp.arrived > 0) fail("a lane ended while others of its warp wait in %s at %s:%d", warp.what, warp.file, warp.line);
     warp.living--;
     launch.living--;
@@ -181,6 +196,7 @@ void run_block(u32 block) {
     u32 count = block_size.x * block_size.y * block_size.z;
     threads.assign(count, Thread{});
     warps.assign(count / WARP_LANES, Warp{});
+    copies.assign(count, Copies{});
     launch.block_clock = launch.barrier_clock = ++clock_now;
     launch.living = count;
     launch.waiting = 0;
@@ -319,8 +335,7 @@ void fail(const char* format, ...) {
     for (;;) to_scheduler(); // never resumed
 }
 
-void note_read(Home* home, const u8* at, u32 bytes) {
-    access_place = __builtin_return_address(0);
+static void check_read(Home* home, const u8* at, u32 bytes) {
     check_range(home, at, bytes, "read");
     u64 offset = (u64)(at - home->base);
     if ((offset | bytes) & (home->granule - 1)) split(*home, offset, bytes);
@@ -334,8 +349,7 @@ void note_read(Home* home, const u8* at, u32 bytes) {
     }
 }
 
-void note_write(Home* home, const u8* at, u32 bytes) {
-    access_place = __builtin_return_address(0);
+static void check_write(Home* home, const u8* at, u32 bytes) {
     check_range(home, at, bytes, "write");
     u64 offset = (u64)(at - home->base);
     if ((offset | bytes) & (home->granule - 1)) split(*home, offset, bytes);
@@ -350,6 +364,54 @@ void note_write(Home* home, const u8* at, u32 bytes) {
         shadow.written = clock_now;
         shadow.readers = 0;
         shadow.initialised = 1;
+    }
+}
+
+void note_read(Home* home, const u8* at, u32 bytes) {
+    access_place = __builtin_return_address(0);
+    check_read(home, at, bytes);
+}
+
+void note_write(Home* home, const u8* at, u32 bytes) {
+    access_place = __builtin_return_address(0);
+    check_write(home, at, bytes);
+}
+
+// The bytes that a copy reads, in pieces as large as alignment allows.
+static void check_source(Home* home, const u8* from, u32 bytes) {
+    if (bytes == 0) return;
+    for (u32 done = 0, piece = 16; done < bytes; piece /= 2)
+        for (; done + piece <= bytes; done += piece) check_read(home, from + done, piece);
+}
+
+// From here until it ran, the place counts as written by this thread, and as unwritten for whoever reads it.
+void copy_begin(Home* to_home, u8* to, Home* from_home, const u8* from, u32 bytes) {
+    access_place = __builtin_return_address(0);
+    if (bytes > 16) fail("copy_async of %u bytes, more than 16", bytes);
+    if (to_home && !to_home->name) fail("copy_async to device memory");
+    if (from_home && from_home->name) fail("copy_async from a shared array");
+    if ((std::uintptr_t)from % 16) fail("misaligned: copy_async from an address that is no multiple of 16");
+    check_source(from_home, from, bytes);
+    check_write(to_home, to, 16);
+    u64 offset = (u64)(to - to_home->base);
+    for (u64 i = offset / to_home->granule; i * to_home->granule < offset + 16; i++) to_home->shadow[i].initialised = 0;
+    std::memset(to, 0xff, 16);
+    Copies& own = copies[current - threads.data()];
+    own.pending.push_back({to_home, from_home, to, from, bytes, own.groups});
+}
+
+void copy_commit() { copies[current - threads.data()].groups++; }
+
+void copy_wait(u32 groups) {
+    access_place = __builtin_return_address(0);
+    Copies& own = copies[current - threads.data()];
+    while (!own.pending.empty() && own.pending.front().group + groups < own.groups) {
+        Copy copy = own.pending.front();
+        own.pending.pop_front();
+        check_source(copy.from_home, copy.from, copy.bytes);
+        check_write(copy.to_home, copy.to, 16);
+        std::memset(copy.to, 0, 16);
+        std::memcpy(copy.to, copy.from, copy.bytes);
     }
 }
 

@@ -107,7 +107,7 @@ fn fingerprint(compiler: &str, files: &[PathBuf]) -> String {
 fn objects(compiler: &str, folder: &Path) -> Vec<(PathBuf, PathBuf)> {
     let kernels = files("kernels", &["cu"]).into_iter().chain(files("tests/cuda", &["cu"]));
     let mut kernel_headers = files("kernels", &["cuh"]);
-    kernel_headers.push(root().join("kernels/sim/device.h"));
+    kernel_headers.extend(["device.h", "tensor.h"].map(|name| root().join("kernels/sim").join(name)));
     let sources = kernels.map(|source| (source, &kernel_headers));
     let host_headers = files("kernels/sim", &["h"]);
     let sources = sources.chain(files("kernels/sim", &["cpp"]).into_iter().map(|source| (source, &host_headers)));

@@ -137,3 +137,71 @@ KERNEL(64) bad_order_dependent(Ptr<f32> out, Ptr<const f32> x) {
     std::memcpy(out.at, &sum, sizeof sum);
 }
 EXPORT(bad_order_dependent, 64)
+
+// Sixteen threads copy four numbers each to shared memory, and all read them. What is wrong: 0 nothing, 1 no wait, 2 no commit, 3 a wait that lets the newest group be under way,
+// 4 no barrier behind the wait, 5 the place is read when the next copy begins, 6 a source that is not aligned, 7 a copy that nobody waits for.
+template <u32 WRONG> DEV void copied(Ptr<f32> out, Ptr<const f32> x) {
+    SHARED(f32, values, 64);
+    u32 place = 4 * threadIdx.x % 64;
+    if (WRONG == 5) {
+        values[threadIdx.x] = 0.0f;
+        sync_block();
+        out[threadIdx.x] = values[63 - threadIdx.x];
+    }
+    if (threadIdx.x < 16) copy_async(values + place, WRONG == 6 ? x + place / 2 : x + place, place == 60 ? 12 : 16);
+    if (WRONG != 2) copy_commit();
+    if (WRONG != 1 && WRONG != 7) copy_wait<WRONG == 3 ? 1 : 0>();
+    if (WRONG == 7) return;
+    if (WRONG != 4) sync_block();
+    out[threadIdx.x] = values[threadIdx.x];
+}
+#define COPIED(name, WRONG)                                                                                                     \
+    KERNEL(64) name(Ptr<f32> out, Ptr<const f32> x) { copied<WRONG>(out, x); }                                                  \
+    EXPORT(name, 64)
+COPIED(good_copy, 0)
+COPIED(bad_copy_without_wait, 1)
+COPIED(bad_copy_without_commit, 2)
+COPIED(bad_copy_wait_too_short, 3)
+COPIED(bad_copy_without_barrier, 4)
+COPIED(bad_copy_over_what_is_read, 5)
+COPIED(bad_copy_misaligned, 6)
+COPIED(bad_copy_that_outlives_its_thread, 7)
+
+// Two groups under way, and a wait for the older one: its numbers are there, those of the newer one are not.
+template <bool NEWER> DEV void two_copies(Ptr<f32> out, Ptr<const f32> x) {
+    SHARED(f32, values, 64);
+    for (u32 half = 0; half < 2; half++) {
+        if (threadIdx.x < 8) copy_async(values + 32 * half + 4 * threadIdx.x, x + 32 * half + 4 * threadIdx.x);
+        copy_commit();
+    }
+    copy_wait<1>();
+    sync_block();
+    out[threadIdx.x] = values[threadIdx.x % 32 + (NEWER ? 32 : 0)];
+    copy_wait<0>();
+}
+KERNEL(64) good_two_copies(Ptr<f32> out, Ptr<const f32> x) { two_copies<false>(out, x); }
+EXPORT(good_two_copies, 64)
+KERNEL(64) bad_newer_copy(Ptr<f32> out, Ptr<const f32> x) { two_copies<true>(out, x); }
+EXPORT(bad_newer_copy, 64)
+
+// Half a warp multiplies in one type, half in another.
+KERNEL(64) bad_divergent_mma(Ptr<f32> out, Ptr<const f32> x) {
+    u32 a[4] = {1, 2, 3, 4}, b[2] = {5, 6};
+    f32 c[4] = {0.0f, 0.0f, 0.0f, x[threadIdx.x]};
+    if (threadIdx.x % 32 < 16)
+        mma_bf16(c, a, b);
+    else
+        mma_f16(c, a, b);
+    out[threadIdx.x] = c[0];
+}
+EXPORT(bad_divergent_mma, 64)
+
+// Matrices out of shared memory that another lane has just written.
+KERNEL(64) bad_matrices_without_barrier(Ptr<f32> out, Ptr<const f32> x) {
+    SHARED(f32, values, 256);
+    u32 lane = threadIdx.x % 32, words[4];
+    for (u32 i = 0; i < 4; i++) values[128 * (threadIdx.x / 32) + 32 * i + lane] = x[threadIdx.x];
+    load_matrices(words, values + 128 * (threadIdx.x / 32) + 4 * lane);
+    out[threadIdx.x] = float_of(words[0]);
+}
+EXPORT(bad_matrices_without_barrier, 64)

@@ -30,6 +30,16 @@ fn cuda_planted_bugs_are_found_in_every_schedule() {
         ("bad_divergent_warp", "divergence: warp_"),
         ("bad_ended_lane", "ended"),
         ("bad_deadlock", "deadlock: 32 threads wait at a barrier, 16 lanes in warp_sum"),
+        ("bad_copy_without_wait", "uninitialised: read of element"),
+        ("bad_copy_without_commit", "uninitialised: read of element"),
+        ("bad_copy_wait_too_short", "uninitialised: read of element"),
+        ("bad_copy_without_barrier", "race: read"),
+        ("bad_copy_over_what_is_read", "race: read"),
+        ("bad_copy_misaligned", "misaligned: copy_async"),
+        ("bad_copy_that_outlives_its_thread", "a thread ended before 1 of its copies"),
+        ("bad_newer_copy", "uninitialised: read of element"),
+        ("bad_divergent_mma", "divergence: mma_"),
+        ("bad_matrices_without_barrier", "race: read"),
         ("bad_too_much_shared", "shared arrays of 49168 bytes"),
     ];
     for (kernel, text) in cases {
@@ -62,7 +72,7 @@ fn cuda_races_between_blocks_are_found() {
 
 #[test]
 fn cuda_kernels_without_a_bug_pass() {
-    for kernel in ["good_shared_sum", "good_warp_exchange"] {
+    for kernel in ["good_shared_sum", "good_warp_exchange", "good_copy", "good_two_copies"] {
         for seed in 0..6 {
             let Some(result) = run(kernel, 1, seed) else { return };
             assert_eq!(result, Ok(64), "{kernel}");
