@@ -199,6 +199,7 @@ const FENCE: &[&str] = &[
     "backend/cuda/mod.rs", // as above
     "backend/cuda/driver.rs",
     "backend/cuda/launch.rs",
+    "backend/cuda/peers.rs",
     "backend/cuda/pick.rs",
     "backend/cuda/probe.rs",
     "backend/cuda/spans.rs",

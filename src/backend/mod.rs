@@ -42,6 +42,16 @@ pub enum BackendError {
         /// Why, in the driver's words.
         reason: String,
     },
+    /// The devices are more than there are parts to spread over them.
+    #[error("{parts} {what} cannot be spread over {devices} devices")]
+    CannotSpread {
+        /// What was to be spread.
+        what: &'static str,
+        /// How many of it there are.
+        parts: usize,
+        /// How many devices.
+        devices: usize,
+    },
     /// The device failed; the backend must be discarded.
     #[error("the device failed: {reason}")]
     Device {
@@ -94,6 +104,42 @@ impl Arithmetic {
         match self {
             Self::Exact => 32,
             Self::Fast => 8,
+        }
+    }
+}
+
+/// How columns of activations, and the outputs that make them, lie on a backend of several devices. A backend of one device has all of them
+/// there, whatever it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// All of them on every device.
+    Whole,
+    /// Each device has its own; `unit` neighbours stay together, say those of a head.
+    Parts {
+        /// Columns that stay together.
+        unit: usize,
+    },
+    /// As `Parts`, and the devices collect those of the others where an operation takes whole rows.
+    Collected {
+        /// Columns that stay together.
+        unit: usize,
+    },
+}
+
+impl Spread {
+    /// The columns of device `member` out of `members`, where `width` columns are cut between groups of `unit`.
+    pub fn share(width: usize, unit: usize, member: usize, members: usize) -> Range<usize> {
+        let (unit, members) = (unit.max(1), members.max(1));
+        let first = |member: usize| unit * (width / unit * member / members);
+        first(member)..first(member + 1)
+    }
+
+    /// Columns that device `member` out of `members` has memory for.
+    pub fn held(self, width: usize, member: usize, members: usize) -> usize {
+        match self {
+            Self::Whole => width,
+            Self::Parts { unit } => Self::share(width, unit, member, members).len(),
+            Self::Collected { unit } => Self::share(width, unit, member, members).len() + width,
         }
     }
 }
@@ -275,6 +321,24 @@ pub trait Backend: Sized + Send + 'static {
     /// As [`Backend::matrix`].
     fn vector(&self, tensor: &Tensor) -> Result<Self::Vector, BackendError>;
 
+    /// As [`Backend::matrix`], its outputs spread over the devices.
+    ///
+    /// # Errors
+    /// As there, and `CannotSpread`.
+    fn matrix_in(&self, tensor: &Tensor, spread: Spread) -> Result<Self::Matrix, BackendError> {
+        let _ = spread;
+        self.matrix(tensor)
+    }
+
+    /// As [`Backend::vector`], its elements spread over the devices like the outputs that they belong to.
+    ///
+    /// # Errors
+    /// As there, and `CannotSpread`.
+    fn vector_in(&self, tensor: &Tensor, spread: Spread) -> Result<Self::Vector, BackendError> {
+        let _ = spread;
+        self.vector(tensor)
+    }
+
     /// A pool of pages, zeroed.
     ///
     /// # Errors
@@ -283,6 +347,12 @@ pub trait Backend: Sized + Send + 'static {
 
     /// An empty buffer of rows of `width` elements.
     fn buffer(&self, width: usize) -> Self::Buffer;
+
+    /// As [`Backend::buffer`], its columns spread over the devices.
+    fn buffer_in(&self, width: usize, spread: Spread) -> Self::Buffer {
+        let _ = spread;
+        self.buffer(width)
+    }
 
     /// Gives the buffer `rows` rows; what they hold is unspecified.
     ///

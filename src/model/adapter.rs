@@ -12,8 +12,9 @@
 //! # Invariants
 //! A row's bits depend on that row and its adapter alone: what other rows are changed by changes nothing.
 
+use super::spread::{self, Activations};
 use super::{ModelError, Workspace, WorkspaceShape};
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, Spread};
 use crate::checkpoint::{AdapterFile, Change, ModelConfig, Target};
 use crate::tensor::{Bytes, DType, Tensor};
 
@@ -51,7 +52,11 @@ impl<B: Backend> Adapter<B> {
                 let name = format!("blk.{}.{} of the adapter", change.layer, change.target.name());
                 ModelError::Tensor { name, source }
             };
-            let low_rank = LowRank { a: backend.matrix(&a).map_err(refused)?, b: backend.matrix(&b).map_err(refused)? };
+            // As what it is added to.
+            let spread = spread::of_tensor(config, change.target.name());
+            // The first one is narrow: every device computes all of it, and none waits for another.
+            let a = backend.matrix_in(&a, Spread::Whole).map_err(refused)?;
+            let low_rank = LowRank { a, b: backend.matrix_in(&b, spread).map_err(refused)? };
             if let Some(layer) = changes.get_mut(change.layer) {
                 layer[change.target as usize] = Some(low_rank);
             }
@@ -105,15 +110,17 @@ pub(super) struct AdapterRows<B: Backend> {
 
 impl<B: Backend> AdapterRows<B> {
     fn new(backend: &B, shape: &WorkspaceShape) -> Result<Self, BackendError> {
-        let wide = |width| {
-            let mut buffer = backend.buffer(width);
+        let wide = |width, spread| {
+            let mut buffer = backend.buffer_in(width, spread);
             backend.resize(&mut buffer, shape.rows).map(|()| buffer)
         };
+        // All but keys go into a change as well as out of one.
+        let Activations { keys, attended, collected, .. } = shape.spread();
         Ok(Self {
-            hidden: wide(shape.hidden)?,
-            query: wide(shape.query)?,
-            key: wide(shape.key)?,
-            ffn: wide(shape.ffn_hidden)?,
+            hidden: wide(shape.hidden, collected)?,
+            query: wide(shape.query, attended)?,
+            key: wide(shape.key, keys)?,
+            ffn: wide(shape.ffn_hidden, collected)?,
             mids: Vec::new(),
             rows: shape.rows,
             columns: shape.hidden + shape.query + shape.key + shape.ffn_hidden,
@@ -146,7 +153,7 @@ impl<B: Backend> Workspace<B> {
         if let Some(rows) = &mut self.adapted
             && rows.mids.iter().all(|(width, _)| *width != adapter.width)
         {
-            let mut mid = backend.buffer(adapter.width);
+            let mut mid = backend.buffer_in(adapter.width, Spread::Whole);
             backend.resize(&mut mid, rows.rows)?;
             rows.mids.push((adapter.width, mid));
             rows.columns += adapter.width;

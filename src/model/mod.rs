@@ -2,8 +2,8 @@
 //! What a model computes: one file per family, over the operations of a backend.
 //!
 //! A family's file holds its weights and its layer walk and reads like the paper's figure. What families share is here in
-//! three parts: `weights` finds tensors by name and shape, `pass` has the sections of a layer (attention, feed-forward), `rope`
-//! the frequencies. A new family is one file and one arm of [`load`].
+//! four parts: `weights` finds tensors by name and shape, `pass` has the sections of a layer (attention, feed-forward), `rope`
+//! the frequencies, `spread` says what lies where on several devices. A new family is one file and one arm of [`load`].
 //!
 //! ```text
 //! tokens -> embed -> stream -> [ norm -> attention -> + -> norm -> feed-forward -> + ] x layers -> norm -> head -> logits
@@ -23,6 +23,7 @@ mod pass;
 mod qwen2;
 mod qwen3;
 mod rope;
+pub mod spread;
 mod weights;
 mod workspace;
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::ModelError;
+use super::{ModelError, spread};
 use crate::backend::Backend;
 use crate::checkpoint::{Checkpoint, ModelConfig};
 use crate::tensor::Tensor;
@@ -50,13 +50,15 @@ impl<B: Backend> Loader<'_, B> {
     /// The matrix `name`, which has `rows` outputs and `cols` inputs.
     pub(super) fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<B::Matrix, ModelError> {
         let tensor = self.find(name, rows, cols)?;
-        self.backend.matrix(tensor).map_err(|source| ModelError::Tensor { name: name.to_owned(), source })
+        let spread = spread::of_tensor(self.config, name);
+        self.backend.matrix_in(tensor, spread).map_err(|source| ModelError::Tensor { name: name.to_owned(), source })
     }
 
     /// The vector `name` of `len` elements.
     pub(super) fn vector(&self, name: &str, len: usize) -> Result<B::Vector, ModelError> {
         let tensor = self.find(name, 1, len)?;
-        self.backend.vector(tensor).map_err(|source| ModelError::Tensor { name: name.to_owned(), source })
+        let spread = spread::of_tensor(self.config, name);
+        self.backend.vector_in(tensor, spread).map_err(|source| ModelError::Tensor { name: name.to_owned(), source })
     }
 
     fn find(&self, name: &str, rows: usize, cols: usize) -> Result<&Tensor, ModelError> {

@@ -7,6 +7,7 @@
 
 use super::adapter::AdapterRows;
 use super::rope::Ropes;
+use super::spread::Activations;
 use crate::backend::{Backend, BackendError};
 use crate::checkpoint::ModelConfig;
 
@@ -23,6 +24,8 @@ pub struct WorkspaceShape {
     pub query: usize,
     /// Width of the keys, and of the values.
     pub key: usize,
+    /// Key and value heads, that the keys are cut between.
+    pub n_kv_heads: usize,
     /// Width of the feed-forward layer.
     pub ffn_hidden: usize,
     /// Cosines and sines of a row's position, for each way of turning.
@@ -42,11 +45,17 @@ impl WorkspaceShape {
             hidden: config.hidden,
             query: config.n_heads * config.head_dim,
             key: config.n_kv_heads * config.head_dim,
+            n_kv_heads: config.n_kv_heads,
             ffn_hidden: config.ffn_hidden,
             angles: 2 * (config.rope.dims / 2),
             turns: Ropes::count(config),
             vocab: config.vocab,
         }
+    }
+
+    /// How the columns lie on several devices.
+    pub(super) fn spread(&self) -> Activations {
+        Activations::new(self.query, self.key, self.n_kv_heads)
     }
 
     /// Bytes of all buffers; none on overflow.
@@ -96,19 +105,20 @@ impl<B: Backend> Workspace<B> {
     /// # Errors
     /// `OutOfMemory`, `Device`.
     pub fn new(backend: &B, shape: &WorkspaceShape) -> Result<Self, BackendError> {
+        let Activations { whole, queries, keys, attended, collected, columns } = shape.spread();
         let mut work = Self {
-            stream: backend.buffer(shape.hidden),
-            normed: backend.buffer(shape.hidden),
-            delta: backend.buffer(shape.hidden),
-            queries: backend.buffer(shape.query),
-            keys: backend.buffer(shape.key),
-            values: backend.buffer(shape.key),
-            attended: backend.buffer(shape.query),
-            gate: backend.buffer(shape.ffn_hidden),
-            up: backend.buffer(shape.ffn_hidden),
-            angles: (0..shape.turns).map(|_| backend.buffer(shape.angles)).collect(),
-            wanted: backend.buffer(shape.hidden),
-            logits: backend.buffer(shape.vocab),
+            stream: backend.buffer_in(shape.hidden, whole),
+            normed: backend.buffer_in(shape.hidden, whole),
+            delta: backend.buffer_in(shape.hidden, collected),
+            queries: backend.buffer_in(shape.query, queries),
+            keys: backend.buffer_in(shape.key, keys),
+            values: backend.buffer_in(shape.key, keys),
+            attended: backend.buffer_in(shape.query, attended),
+            gate: backend.buffer_in(shape.ffn_hidden, collected),
+            up: backend.buffer_in(shape.ffn_hidden, columns),
+            angles: (0..shape.turns).map(|_| backend.buffer_in(shape.angles, whole)).collect(),
+            wanted: backend.buffer_in(shape.hidden, whole),
+            logits: backend.buffer_in(shape.vocab, collected),
             adapted: None,
         };
         work.resize(backend, shape.rows)?;

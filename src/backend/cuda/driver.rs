@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //! - All work of a [`Driver`] goes through one stream of its own, in order. Event tracking of the binding is off (P-1): what orders
-//!   streams is written here, namely that memory is freed only when the device has nothing to do.
+//!   streams is written here, namely that memory is freed only when the device has nothing to do, and [`Driver::join`].
 //! - A [`Memory`] is freed exactly once, by its owner; [`At`] is a place in one and holds nothing.
 //!
 //! # Limits
@@ -232,6 +232,48 @@ impl Driver {
     /// Waits until the work before an event is done.
     pub(super) fn wait_for(&self, event: &CudaEvent) -> Result<(), BackendError> {
         event.synchronize().map_err(|error| failed("waiting for the device", error))
+    }
+
+    /// Has the work that comes next wait for the work before an event, of whichever device. The host does not wait.
+    pub(super) fn join(&self, event: &CudaEvent) -> Result<(), BackendError> {
+        self.stream.wait(event).map_err(|error| failed("joining a stream", error))
+    }
+
+    /// Lets this device reach the memory of another one, where the machine can do that. Where it cannot, the driver takes copies between them
+    /// through the host.
+    pub(super) fn reach(&self, other: &Self) -> Result<(), BackendError> {
+        let refused = |error| failed("reaching another device", error);
+        let mut can = 0;
+        let [this, that] = [self, other].map(|driver| driver.context.cu_device());
+        // SAFETY: both devices are open, and the place is ours.
+        unsafe { sys::cuDeviceCanAccessPeer(&mut can, this, that) }.result().map_err(refused)?;
+        if can == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        // SAFETY: this context is current and the other one lives.
+        match unsafe { sys::cuCtxEnablePeerAccess(other.context.cu_ctx(), 0) }.result() {
+            // Contexts are shared with other engines: one of them may have asked before. It stays so while the context lives.
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            reached => reached.map_err(refused),
+        }
+    }
+
+    /// Copies from this device to another one, in the order of this one's stream. Who reads there joins an event behind it.
+    ///
+    /// # Safety
+    /// - The target is live memory of `other`, which nothing that `other` has to do reads or writes before it joins such an event.
+    pub(super) unsafe fn push(&self, other: &Self, to: At<f32>, from: At<f32>) -> Result<(), BackendError> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        check(from.len <= to.len, "copying between devices")?;
+        self.bind()?;
+        let (target, source) = (other.context.cu_ctx(), self.context.cu_ctx());
+        let (bytes, stream) = (from.len * size_of::<f32>(), self.stream.cu_stream());
+        // SAFETY: both places have so many bytes, by the check; the rest as the caller promises.
+        let copied = unsafe { result::memcpy_peer_async(target, to.address, source, from.address, bytes, stream) };
+        copied.map_err(|error| failed("copying between devices", error))
     }
 
     /// Waits until all work is done.

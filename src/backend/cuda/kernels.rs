@@ -27,6 +27,7 @@ macro_rules! sources {
 const SOURCES: &[Source] = sources![
     "attention_decode",
     "attention_prefill",
+    "columns",
     "embed",
     "kv_write",
     "linear",

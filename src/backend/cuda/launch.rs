@@ -23,6 +23,8 @@ pub(super) const MOST_DIMS: usize = 256;
 const MOST_PARAMETERS: usize = 16;
 /// Largest grid.
 const MOST_BLOCKS: [usize; 3] = [(1 << 31) - 1, 65_535, 65_535];
+/// Most rows of an operation that has a block for each in its second direction.
+pub(super) const MOST_ROWS: usize = MOST_BLOCKS[1];
 /// Blocks of an operation by elements, which takes any number of them: enough to fill a device, few enough to start quickly.
 const ELEMENT_BLOCKS: usize = 1024;
 
@@ -210,6 +212,7 @@ impl Launcher {
             "ictus_rope",
             "ictus_add",
             "ictus_copy_pages",
+            "ictus_place_parts",
             "ictus_kv_write_f32",
             "ictus_attention_decode_f32",
             "ictus_attention_prefill_f32",

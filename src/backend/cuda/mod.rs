@@ -7,6 +7,7 @@
 //! launch    one checked function per kernel;  pick  those that pick tokens
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk
 //! driver    memory, copies, launches: the driver's library
+//! group     several devices as one backend;  peers  what they tell each other
 //! ```
 //! Everything goes through one stream, in order; the host waits only where it reads and at the end of a step
 //! ([`Backend::health`]). `docs/cuda.md` follows a step from plan to launch.
@@ -26,13 +27,16 @@
 //! **Nobody has run this on a device.** It is tested on a driver that runs the kernels in a simulator (docs/cuda.md).
 
 mod driver;
+mod group;
 mod kernels;
 mod launch;
+mod peers;
 mod pick;
 mod probe;
 mod spans;
 mod staging;
 
+pub use group::{CudaGroup, SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
 pub use probe::{DeviceInfo, device};
 
 use core::cell::RefCell;
@@ -94,6 +98,12 @@ impl Matrix {
 
 /// A weight vector.
 pub struct Vector(Memory);
+
+impl Vector {
+    fn len(&self) -> usize {
+        self.0.bytes() / size_of::<f32>()
+    }
+}
 
 /// Activation rows.
 pub struct Buffer {

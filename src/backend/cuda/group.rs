@@ -1,0 +1,767 @@
+#![forbid(unsafe_code)]
+//! Several devices of this process as one backend.
+//!
+//! ```text
+//!            device 0                device 1
+//! matrix     rows 0 .. n/2           rows n/2 .. n          every matrix is cut by its outputs; norms are on both
+//! pages      heads 0 .. h/2          heads h/2 .. h         block tables are the same on both
+//! buffer     whole | own columns     whole | own columns    `model::spread` says which; parts become whole rows where an operation takes them
+//! ```
+//! A device computes its outputs from whole rows, as one device alone computes them, and what the others computed is copied over ([`peers`](super::peers)).
+//! No sum is cut, so the bits are those of one device, whatever the number of devices; state moves between engines of any number.
+//!
+//! # Invariants
+//! - A buffer knows which of its forms hold its rows; an operation leaves the one it wrote.
+//! - The first error of any device is the group's: nothing is launched after it, on no device.
+//! - Memory that one device does not have is refused with what the others gave returned.
+//!
+//! # Limits
+//! At most as many devices as the model has key and value heads, else `CannotSpread`. One thread of the host launches on all devices in turn.
+
+use core::cell::{Cell, RefCell};
+use core::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::driver::At;
+use super::peers::{Cut, Exchange, HALF_BYTES};
+use super::{Buffer, CudaBackend, DeviceInfo, Matrix, Pages, Vector};
+use crate::backend::{
+    Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, Picked, PlainPick, Product, RopeTable,
+    Span, Spread,
+};
+use crate::checkpoint::RopePairing;
+use crate::tensor::Tensor;
+
+/// Runs operations on several CUDA devices.
+pub struct CudaGroup {
+    members: Vec<CudaBackend>,
+    exchange: RefCell<Exchange>,
+    /// Rows of the host.
+    host: RefCell<Vec<f32>>,
+    /// Tokens of a device.
+    tokens: RefCell<Vec<u8>>,
+    /// What went wrong between the devices.
+    failure: RefCell<Option<BackendError>>,
+}
+
+/// A matrix on all devices: all of it on each, or the outputs of each.
+pub struct SpreadMatrix {
+    cut: Option<Cut>,
+    parts: Vec<Matrix>,
+}
+
+/// A vector on all devices: all of it on each, or the elements of each.
+pub struct SpreadVector {
+    parts: Vec<Vector>,
+}
+
+/// Activation rows on all devices.
+pub struct SpreadBuffer {
+    width: usize,
+    rows: usize,
+    spread: Spread,
+    /// Own columns of each device; none where `spread` has none.
+    parts: Vec<Buffer>,
+    /// All columns, on each device; none where `spread` has none.
+    wholes: Vec<Buffer>,
+    /// Whether `parts` hold the rows.
+    has_parts: Cell<bool>,
+    /// How many of `wholes` hold the rows, from the first on.
+    has_wholes: Cell<usize>,
+}
+
+impl SpreadBuffer {
+    fn wrote_parts(&self) {
+        self.has_parts.set(true);
+        self.has_wholes.set(0);
+    }
+
+    fn wrote_wholes(&self) {
+        self.has_parts.set(false);
+        self.has_wholes.set(self.wholes.len());
+    }
+
+    fn unit(&self) -> Option<usize> {
+        match self.spread {
+            Spread::Whole => None,
+            Spread::Parts { unit } | Spread::Collected { unit } => Some(unit),
+        }
+    }
+
+    fn cut(&self, parts: usize) -> Result<Cut, BackendError> {
+        Cut::new("columns", self.width, self.unit().unwrap_or(1), parts)
+    }
+
+    /// Whether it can be worked on column by column with another one.
+    fn is_like(&self, other: &Self) -> bool {
+        (self.width, self.unit()) == (other.width, other.unit()) && self.has_parts.get() && other.has_parts.get()
+    }
+}
+
+/// The pool: each device has its heads of every page.
+pub struct SpreadPages {
+    shape: KvShape,
+    heads: Cut,
+    parts: Vec<Pages>,
+}
+
+impl CudaGroup {
+    /// A backend on these devices, whose order decides who has which part.
+    ///
+    /// # Errors
+    /// `NoDevice` with the reason (also for a device that is named twice, and for none), `OutOfMemory`, `Device`. Nothing is kept.
+    pub fn new(indices: &[u32]) -> Result<Self, BackendError> {
+        if let Some(twice) = indices.iter().enumerate().find(|(at, index)| indices[..*at].contains(index)) {
+            return Err(BackendError::NoDevice { reason: format!("device {} is named twice", twice.1) });
+        }
+        if indices.is_empty() {
+            return Err(BackendError::NoDevice { reason: "no device is named".to_owned() });
+        }
+        let members = indices.iter().map(|&index| CudaBackend::new(index)).collect::<Result<Vec<_>, _>>()?;
+        for (at, member) in members.iter().enumerate() {
+            let others = members.iter().enumerate().filter(|(other, _)| *other != at);
+            others.into_iter().try_for_each(|(_, other)| member.driver().reach(other.driver()))?;
+        }
+        let exchange = RefCell::new(Exchange::new(&members, HALF_BYTES)?);
+        let (host, tokens, failure) = Default::default();
+        Ok(Self { members, exchange, host, tokens, failure })
+    }
+
+    /// The devices.
+    pub fn infos(&self) -> impl Iterator<Item = &DeviceInfo> {
+        self.members.iter().map(CudaBackend::info)
+    }
+
+    /// Bytes that device `member` out of `members` takes for these tensors.
+    pub fn weights_bytes<'a>(
+        tensors: impl Iterator<Item = (&'a Tensor, Spread)>,
+        member: usize,
+        members: usize,
+    ) -> u64 {
+        let share = tensors.map(|(tensor, spread)| part_of(tensor, spread, member, members).unwrap_or(tensor.clone()));
+        share.map(|part| CudaBackend::weights_bytes(core::iter::once(&part))).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that device `member` out of `members` takes beside weights, pool and activations; the widest row has `widest` elements.
+    pub fn working_bytes(shape: &KvShape, widest: usize, member: usize, members: usize) -> u64 {
+        let half = HALF_BYTES.max(widest.saturating_mul(size_of::<f32>())) as u64;
+        CudaBackend::working_bytes(&shape_of(shape, member, members)).saturating_add(2 * half)
+    }
+
+    fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    fn lead(&self) -> &CudaBackend {
+        &self.members[0]
+    }
+
+    /// What went wrong before, on any device.
+    fn sound(&self) -> Result<(), BackendError> {
+        self.failure.borrow().as_ref().map_or(Ok(()), |failure| Err(failure.clone()))?;
+        self.members.iter().try_for_each(CudaBackend::sound)
+    }
+
+    /// As [`CudaBackend::attempt`].
+    fn attempt<T>(&self, operation: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+        self.sound()?;
+        operation().inspect_err(|error| {
+            self.failure.borrow_mut().get_or_insert_with(|| error.clone());
+        })
+    }
+
+    /// As [`CudaBackend::run`].
+    fn run(&self, operation: impl FnOnce() -> Result<(), BackendError>) {
+        let _ = self.attempt(operation);
+    }
+
+    /// Whole rows on the first `count` devices.
+    fn collected<'x>(&self, x: &'x SpreadBuffer, count: usize) -> Result<&'x [Buffer], BackendError> {
+        let wholes = x.wholes.get(..count).ok_or_else(|| wrong("rows that nobody collects"))?;
+        if x.has_wholes.get() < count {
+            whether(x.has_parts.get(), "rows that nobody has written")?;
+            let at = |buffers: &[Buffer]| buffers.iter().map(Buffer::values).collect::<SmallVec<[At<f32>; 8]>>();
+            let cut = x.cut(self.count())?;
+            self.exchange.borrow_mut().collect(&self.members, cut, x.rows, &at(&x.parts), &at(wholes))?;
+            x.has_wholes.set(count);
+        }
+        Ok(wholes)
+    }
+
+    /// Whole rows on every device.
+    fn wholes<'x>(&self, x: &'x SpreadBuffer) -> Result<&'x [Buffer], BackendError> {
+        self.collected(x, self.count())
+    }
+
+    /// Checks that a product with this matrix can be written into `out`, and says that it was.
+    fn writes(&self, weight: &SpreadMatrix, out: &SpreadBuffer) -> Result<(), BackendError> {
+        match weight.cut {
+            None => {
+                whether(!out.wholes.is_empty(), "a product that has no place")?;
+                out.wrote_wholes();
+            }
+            Some(cut) => {
+                whether(!out.parts.is_empty() && out.cut(self.count())? == cut, "a product that is cut otherwise")?;
+                out.wrote_parts();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CudaGroup {
+    /// What devices push into others' memory is done before that is freed.
+    fn drop(&mut self) {
+        for member in &self.members {
+            // One that has failed pushes nothing any more.
+            let _ = member.driver().finish();
+        }
+    }
+}
+
+fn wrong(what: &str) -> BackendError {
+    BackendError::Device { reason: what.to_owned() }
+}
+
+fn whether(is_so: bool, otherwise: &str) -> Result<(), BackendError> {
+    if is_so { Ok(()) } else { Err(wrong(otherwise)) }
+}
+
+/// Which buffers a product with a matrix cut like this is written into.
+fn places<'b>(out: &'b mut SpreadBuffer, cut: Option<Cut>) -> &'b mut [Buffer] {
+    if cut.is_some() { &mut out.parts } else { &mut out.wholes }
+}
+
+/// The pool's shape on a device.
+fn shape_of(shape: &KvShape, member: usize, members: usize) -> KvShape {
+    KvShape { n_kv_heads: Spread::share(shape.n_kv_heads, 1, member, members).len(), ..*shape }
+}
+
+/// What of a tensor lies on a device: rows of a matrix, elements of a vector; none where they cannot be told apart.
+fn part_of(tensor: &Tensor, spread: Spread, member: usize, members: usize) -> Option<Tensor> {
+    let (Spread::Parts { unit } | Spread::Collected { unit }) = spread else { return Some(tensor.clone()) };
+    let is_vector = tensor.rows == 1;
+    let share = Spread::share(if is_vector { tensor.cols } else { tensor.rows }, unit, member, members);
+    let bytes_of = |count: usize| match is_vector {
+        true => tensor.dtype.row_bytes(count),
+        false => tensor.dtype.row_bytes(tensor.cols)?.checked_mul(count),
+    };
+    let data = tensor.data.slice(bytes_of(share.start)?..bytes_of(share.end)?)?;
+    let (rows, cols) = if is_vector { (1, share.len()) } else { (share.len(), tensor.cols) };
+    Some(Tensor { rows, cols, data, ..tensor.clone() })
+}
+
+/// The parts of a tensor for all devices, made by `load`, and how it was cut.
+fn spread_out<T>(
+    members: &[CudaBackend],
+    what: &'static str,
+    (tensor, outputs): (&Tensor, usize),
+    spread: Spread,
+    load: impl Fn(&CudaBackend, &Tensor) -> Result<T, BackendError>,
+) -> Result<(Option<Cut>, Vec<T>), BackendError> {
+    let cut = match spread {
+        Spread::Whole => None,
+        Spread::Parts { unit } | Spread::Collected { unit } => Some(Cut::new(what, outputs, unit, members.len())?),
+    };
+    let part = |(at, member): (usize, &CudaBackend)| {
+        let part = part_of(tensor, spread, at, members.len());
+        load(member, &part.ok_or(BackendError::UnsupportedTensor { operation: what })?)
+    };
+    Ok((cut, members.iter().enumerate().map(part).collect::<Result<_, _>>()?))
+}
+
+impl Backend for CudaGroup {
+    type Matrix = SpreadMatrix;
+    type Vector = SpreadVector;
+    type Buffer = SpreadBuffer;
+    type Pages = SpreadPages;
+
+    fn arithmetic(&self) -> Arithmetic {
+        self.lead().arithmetic()
+    }
+
+    fn make_ready(&self, inputs: usize) -> Result<(), BackendError> {
+        self.members.iter().try_for_each(|member| member.make_ready(inputs))
+    }
+
+    fn weights_begin(&self, tensors: &[&Tensor]) {
+        self.members.iter().for_each(|member| member.weights_begin(tensors));
+    }
+
+    fn weights_end(&self) {
+        self.members.iter().for_each(CudaBackend::weights_end);
+    }
+
+    fn matrix(&self, tensor: &Tensor) -> Result<SpreadMatrix, BackendError> {
+        self.matrix_in(tensor, Spread::Whole)
+    }
+
+    fn vector(&self, tensor: &Tensor) -> Result<SpreadVector, BackendError> {
+        self.vector_in(tensor, Spread::Whole)
+    }
+
+    fn matrix_in(&self, tensor: &Tensor, spread: Spread) -> Result<SpreadMatrix, BackendError> {
+        self.sound()?;
+        let load = |member: &CudaBackend, part: &Tensor| member.matrix(part);
+        let (cut, parts) = spread_out(&self.members, "outputs of a matrix", (tensor, tensor.rows), spread, load)?;
+        Ok(SpreadMatrix { cut, parts })
+    }
+
+    fn vector_in(&self, tensor: &Tensor, spread: Spread) -> Result<SpreadVector, BackendError> {
+        self.sound()?;
+        let load = |member: &CudaBackend, part: &Tensor| member.vector(part);
+        let (_, parts) = spread_out(&self.members, "elements of a vector", (tensor, tensor.cols), spread, load)?;
+        Ok(SpreadVector { parts })
+    }
+
+    fn pages(&self, shape: &KvShape) -> Result<SpreadPages, BackendError> {
+        self.sound()?;
+        let heads = Cut::new("key and value heads", shape.n_kv_heads, 1, self.count())?;
+        let part = |(at, member): (usize, &CudaBackend)| member.pages(&shape_of(shape, at, self.count()));
+        let parts = self.members.iter().enumerate().map(part).collect::<Result<_, _>>()?;
+        Ok(SpreadPages { shape: *shape, heads, parts })
+    }
+
+    fn buffer(&self, width: usize) -> SpreadBuffer {
+        self.buffer_in(width, Spread::Whole)
+    }
+
+    fn buffer_in(&self, width: usize, spread: Spread) -> SpreadBuffer {
+        let parts = |unit: usize| {
+            let columns =
+                |(at, member): (usize, &CudaBackend)| member.buffer(Spread::share(width, unit, at, self.count()).len());
+            self.members.iter().enumerate().map(columns).collect()
+        };
+        let wholes = || self.members.iter().map(|member| member.buffer(width)).collect();
+        let (parts, wholes) = match spread {
+            Spread::Whole => (Vec::new(), wholes()),
+            Spread::Parts { unit } => (parts(unit), Vec::new()),
+            Spread::Collected { unit } => (parts(unit), wholes()),
+        };
+        let (has_parts, has_wholes) = Default::default();
+        SpreadBuffer { width, rows: 0, spread, parts, wholes, has_parts, has_wholes }
+    }
+
+    fn resize(&self, buffer: &mut SpreadBuffer, rows: usize) -> Result<(), BackendError> {
+        buffer.cut(self.count())?;
+        if !buffer.wholes.is_empty() {
+            let row_bytes = buffer.width.saturating_mul(size_of::<f32>());
+            self.exchange.borrow_mut().reserve(&self.members, row_bytes)?;
+        }
+        for forms in [&mut buffer.parts, &mut buffer.wholes] {
+            forms.iter_mut().zip(&self.members).try_for_each(|(form, member)| member.resize(form, rows))?;
+        }
+        buffer.rows = rows;
+        buffer.has_parts.set(false);
+        buffer.has_wholes.set(0);
+        Ok(())
+    }
+
+    fn embed(&self, table: &SpreadMatrix, tokens: &[u32], scale: f32, out: &mut SpreadBuffer) {
+        if tokens.is_empty() {
+            return;
+        }
+        self.run(|| {
+            whether(!out.wholes.is_empty(), "embedded rows that have no place")?;
+            let Some(cut) = table.cut else {
+                let each = self.members.iter().zip(&table.parts).zip(&mut out.wholes);
+                each.for_each(|((member, table), out)| member.embed(table, tokens, scale, out));
+                out.wrote_wholes();
+                return Ok(());
+            };
+            whether(tokens.iter().all(|&token| (token as usize) < cut.width), "a token past the vocabulary")?;
+            let parts: SmallVec<[_; 8]> = table.parts.iter().map(Matrix::weights).collect();
+            let outs: SmallVec<[_; 8]> = out.wholes.iter().map(Buffer::values).collect();
+            self.exchange.borrow_mut().embed(&self.members, (&parts, cut), tokens, scale, &outs)?;
+            out.wrote_wholes();
+            Ok(())
+        });
+    }
+
+    fn rms_norm(&self, x: &SpreadBuffer, weight: &SpreadVector, epsilon: f32, out: &mut SpreadBuffer) {
+        if x.rows == 0 {
+            return;
+        }
+        self.run(|| {
+            whether(!out.wholes.is_empty(), "normed rows that have no place")?;
+            let each = self.members.iter().zip(self.wholes(x)?).zip(&weight.parts).zip(&mut out.wholes);
+            each.for_each(|(((member, x), weight), out)| member.rms_norm(x, weight, epsilon, out));
+            out.wrote_wholes();
+            Ok(())
+        });
+    }
+
+    fn add_rms_norm(
+        &self,
+        x: &mut SpreadBuffer,
+        delta: &SpreadBuffer,
+        weight: &SpreadVector,
+        epsilon: f32,
+        out: &mut SpreadBuffer,
+    ) {
+        if x.rows == 0 {
+            return;
+        }
+        self.run(|| {
+            whether(!out.wholes.is_empty(), "normed rows that have no place")?;
+            self.wholes(x)?;
+            let each = self.members.iter().zip(&mut x.wholes).zip(self.wholes(delta)?).zip(&weight.parts);
+            for ((((member, x), delta), weight), out) in each.zip(&mut out.wholes) {
+                member.add_rms_norm(x, delta, weight, epsilon, out);
+            }
+            x.wrote_wholes();
+            out.wrote_wholes();
+            Ok(())
+        });
+    }
+
+    /// Over heads that a device has, column by column; else over whole rows, on every device.
+    fn rms_norm_in_place(&self, x: &mut SpreadBuffer, weight: &SpreadVector, epsilon: f32) {
+        if x.rows == 0 {
+            return;
+        }
+        self.run(|| {
+            let group = weight.parts.first().map_or(0, Vector::len);
+            let by_heads = x.has_parts.get() && x.unit().is_some_and(|unit| group > 0 && unit.is_multiple_of(group));
+            if !by_heads {
+                self.wholes(x)?;
+            }
+            let rows = if by_heads { &mut x.parts } else { &mut x.wholes };
+            let each = self.members.iter().zip(rows).zip(&weight.parts);
+            each.for_each(|((member, x), weight)| member.rms_norm_in_place(x, weight, epsilon));
+            if by_heads {
+                x.wrote_parts()
+            } else {
+                x.wrote_wholes()
+            }
+            Ok(())
+        });
+    }
+
+    fn linear(&self, x: &SpreadBuffer, weight: &SpreadMatrix, bias: Option<&SpreadVector>, out: &mut SpreadBuffer) {
+        self.linear_many(x, &mut [Product { weight, bias, out }]);
+    }
+
+    fn linear_many(&self, x: &SpreadBuffer, products: &mut [Product<'_, Self>]) {
+        if x.rows == 0 {
+            return;
+        }
+        self.run(|| {
+            let inputs = self.wholes(x)?;
+            products.iter().try_for_each(|product| self.writes(product.weight, product.out))?;
+            for (at, (member, x)) in self.members.iter().zip(inputs).enumerate() {
+                let mut own: SmallVec<[Product<'_, CudaBackend>; 4]> = SmallVec::new();
+                for Product { weight, bias, out } in products.iter_mut() {
+                    let (bias, cut) = (bias.map(|bias| &bias.parts[at]), weight.cut);
+                    own.push(Product { weight: &weight.parts[at], bias, out: &mut places(out, cut)[at] });
+                }
+                member.linear_many(x, &mut own);
+            }
+            Ok(())
+        });
+    }
+
+    /// Computed once, as it is the host that does it.
+    fn angles(&self, table: &RopeTable, spans: &[Span<'_>], out: &mut SpreadBuffer) {
+        if out.rows == 0 || out.width == 0 {
+            return;
+        }
+        self.run(|| {
+            let mut host = self.host.borrow_mut();
+            host.clear();
+            host.resize(out.rows * out.width, 0.0);
+            for span in spans {
+                let rows = host.chunks_exact_mut(out.width).skip(span.first_row).take(span.rows);
+                rows.enumerate().for_each(|(row, angles)| table.angles(span.start + row, angles));
+            }
+            let mut each = self.members.iter().zip(&mut out.wholes);
+            each.try_for_each(|(member, out)| member.write(out, 0, &host))?;
+            out.wrote_wholes();
+            Ok(())
+        });
+    }
+
+    fn rope(&self, x: &mut SpreadBuffer, head_dim: usize, pairing: RopePairing, angles: &SpreadBuffer) {
+        if x.rows == 0 {
+            return;
+        }
+        self.run(|| {
+            whether(x.has_parts.get(), "heads that nobody has written")?;
+            let each = self.members.iter().zip(&mut x.parts).zip(self.wholes(angles)?);
+            each.for_each(|((member, x), angles)| member.rope(x, head_dim, pairing, angles));
+            x.wrote_parts();
+            Ok(())
+        });
+    }
+
+    fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
+        self.attempt(|| self.members.iter().try_for_each(|member| member.pass_begin(lists)))
+    }
+
+    fn pass_end(&self) {
+        self.members.iter().for_each(CudaBackend::pass_end);
+    }
+
+    fn kv_write(
+        &self,
+        pages: &mut SpreadPages,
+        layer: usize,
+        keys: &SpreadBuffer,
+        values: &SpreadBuffer,
+        spans: &[Span<'_>],
+    ) {
+        if spans.iter().all(|span| span.rows == 0) {
+            return;
+        }
+        self.run(|| {
+            whether(keys.has_parts.get() && values.has_parts.get(), "keys that nobody has written")?;
+            let each = self.members.iter().zip(&mut pages.parts).zip(&keys.parts).zip(&values.parts);
+            each.for_each(|(((member, pages), keys), values)| member.kv_write(pages, layer, keys, values, spans));
+            Ok(())
+        });
+    }
+
+    fn attention(
+        &self,
+        queries: &SpreadBuffer,
+        pages: &SpreadPages,
+        layer: usize,
+        shape: &AttentionShape,
+        spans: &[Span<'_>],
+        out: &mut SpreadBuffer,
+    ) {
+        if spans.iter().all(|span| span.rows == 0) {
+            return;
+        }
+        self.run(|| {
+            whether(queries.has_parts.get(), "queries that nobody has written")?;
+            whether(shape.n_kv_heads == pages.shape.n_kv_heads, "attention over other heads than the pool's")?;
+            let each = self.members.iter().zip(&pages.parts).zip(&queries.parts).zip(&mut out.parts);
+            for (at, (((member, pages), queries), out)) in each.enumerate() {
+                let n_kv_heads = pages.shape.n_kv_heads;
+                let n_heads = shape.n_heads / shape.n_kv_heads.max(1) * n_kv_heads;
+                whether(n_kv_heads == Spread::share(shape.n_kv_heads, 1, at, self.count()).len(), "heads elsewhere")?;
+                let own = AttentionShape { n_heads, n_kv_heads, ..*shape };
+                member.attention(queries, pages, layer, &own, spans, out);
+            }
+            out.wrote_parts();
+            Ok(())
+        });
+    }
+
+    fn gate(&self, gate: &mut SpreadBuffer, up: &SpreadBuffer, act: Gate) {
+        if gate.rows == 0 {
+            return;
+        }
+        self.run(|| {
+            whether(gate.is_like(up), "two factors that are cut otherwise")?;
+            let each = self.members.iter().zip(&mut gate.parts).zip(&up.parts);
+            each.for_each(|((member, gate), up)| member.gate(gate, up, act));
+            gate.wrote_parts();
+            Ok(())
+        });
+    }
+
+    fn add(&self, x: &mut SpreadBuffer, y: &SpreadBuffer) {
+        if x.rows == 0 {
+            return;
+        }
+        self.run(|| {
+            self.wholes(x)?;
+            let each = self.members.iter().zip(&mut x.wholes).zip(self.wholes(y)?);
+            each.for_each(|((member, x), y)| member.add(x, y));
+            x.wrote_wholes();
+            Ok(())
+        });
+    }
+
+    fn gather_rows(&self, x: &SpreadBuffer, rows: &[usize], out: &mut SpreadBuffer) {
+        if rows.is_empty() {
+            return;
+        }
+        self.run(|| {
+            whether(!out.wholes.is_empty(), "gathered rows that have no place")?;
+            let each = self.members.iter().zip(self.wholes(x)?).zip(&mut out.wholes);
+            each.for_each(|((member, x), out)| member.gather_rows(x, rows, out));
+            out.wrote_wholes();
+            Ok(())
+        });
+    }
+
+    fn keep_rows(&self, x: &mut SpreadBuffer, rows: &[usize]) {
+        let (has_parts, has_wholes) = (x.has_parts.get(), x.has_wholes.get());
+        x.rows = rows.len();
+        let is_empty = rows.is_empty();
+        for (forms, held) in [(&mut x.parts, usize::MAX * usize::from(has_parts)), (&mut x.wholes, has_wholes)] {
+            for (at, (form, member)) in forms.iter_mut().zip(&self.members).enumerate() {
+                if at < held && !is_empty {
+                    self.run(|| {
+                        member.keep_rows(form, rows);
+                        Ok(())
+                    });
+                }
+                // Fewer rows than before: no memory is got.
+                form.rows = rows.len();
+            }
+        }
+    }
+
+    fn add_rows(&self, x: &mut SpreadBuffer, rows: &[usize], y: &SpreadBuffer) {
+        if rows.is_empty() {
+            return;
+        }
+        self.run(|| {
+            whether(x.is_like(y), "two sums that are cut otherwise")?;
+            let each = self.members.iter().zip(&mut x.parts).zip(&y.parts);
+            each.for_each(|((member, x), y)| member.add_rows(x, rows, y));
+            x.wrote_parts();
+            Ok(())
+        });
+    }
+
+    /// The first device picks.
+    fn pick_rows(
+        &self,
+        logits: &SpreadBuffer,
+        picks: &[Option<PlainPick>],
+        out: &mut [Picked],
+    ) -> Result<(), BackendError> {
+        self.attempt(|| {
+            let whole = self.collected(logits, 1)?;
+            self.lead().pick_rows(&whole[0], picks, out)
+        })
+    }
+
+    /// All rows are read and changed one after another; the changes stay on the host.
+    fn each_row(&self, x: &mut SpreadBuffer, f: EachRow<'_>) -> Result<(), BackendError> {
+        if x.rows == 0 || x.width == 0 {
+            return Ok(());
+        }
+        self.attempt(|| {
+            let mut host = core::mem::take(&mut *self.host.borrow_mut());
+            host.resize(x.rows * x.width, 0.0);
+            let outcome = self.read(x, 0, &mut host);
+            if outcome.is_ok() {
+                host.chunks_exact_mut(x.width).enumerate().for_each(|(row, values)| f(0, row, values));
+            }
+            *self.host.borrow_mut() = host;
+            outcome
+        })
+    }
+
+    fn read(&self, x: &SpreadBuffer, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        self.attempt(|| self.lead().read(&self.collected(x, 1)?[0], first_row, out))
+    }
+
+    fn write(&self, x: &mut SpreadBuffer, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
+        self.attempt(|| {
+            // Some rows are written, others may be there.
+            if x.has_parts.get() {
+                self.wholes(x)?;
+            }
+            let mut each = self.members.iter().zip(&mut x.wholes);
+            each.try_for_each(|(member, x)| member.write(x, first_row, values))?;
+            x.wrote_wholes();
+            Ok(())
+        })
+    }
+
+    /// Waits for all devices.
+    fn health(&self) -> Result<(), BackendError> {
+        self.attempt(|| {
+            let mut first = Ok(());
+            for member in &self.members {
+                first = first.and(member.health());
+            }
+            first
+        })
+    }
+
+    fn copy_pages(&self, pages: &mut SpreadPages, copies: &[(u32, u32)]) {
+        self.run(|| {
+            let each = self.members.iter().zip(&mut pages.parts);
+            each.for_each(|(member, pages)| member.copy_pages(pages, copies));
+            Ok(())
+        });
+    }
+
+    fn read_tokens(
+        &self,
+        pages: &SpreadPages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<(), BackendError> {
+        self.attempt(|| {
+            let mut own = self.tokens.borrow_mut();
+            for (at, (member, part)) in self.members.iter().zip(&pages.parts).enumerate() {
+                let heads = Heads::new(pages, at);
+                own.resize(positions.len() * heads.token_bytes(), 0);
+                member.read_tokens(part, block_table, positions.clone(), &mut own)?;
+                heads.of_layers(out).zip(own.chunks_exact(heads.own_bytes())).for_each(|(to, from)| {
+                    to.copy_from_slice(from);
+                });
+            }
+            Ok(())
+        })
+    }
+
+    fn write_tokens(
+        &self,
+        pages: &mut SpreadPages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        self.attempt(|| {
+            let mut own = self.tokens.borrow_mut();
+            for (at, member) in self.members.iter().enumerate() {
+                let heads = Heads::new(pages, at);
+                own.clear();
+                let layers = bytes.chunks_exact(heads.layer_bytes());
+                layers.for_each(|layer| own.extend_from_slice(layer.get(heads.own.clone()).unwrap_or_default()));
+                member.write_tokens(&mut pages.parts[at], block_table, positions.clone(), &own)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Where the heads of a device lie in a payload of tokens: `[tokens, layers, heads, 2, head_dim]`.
+struct Heads {
+    layers: usize,
+    layer: usize,
+    /// Bytes of a layer of a token that are the device's.
+    own: Range<usize>,
+}
+
+impl Heads {
+    fn new(pages: &SpreadPages, at: usize) -> Self {
+        let KvShape { layers, n_kv_heads, head_dim, element, .. } = pages.shape;
+        let head_bytes = 2 * head_dim * element.bytes();
+        let Range { start, end } = pages.heads.columns(at);
+        Self { layers, layer: n_kv_heads * head_bytes, own: start * head_bytes..end * head_bytes }
+    }
+
+    fn layer_bytes(&self) -> usize {
+        self.layer.max(1)
+    }
+
+    fn own_bytes(&self) -> usize {
+        self.own.len().max(1)
+    }
+
+    fn token_bytes(&self) -> usize {
+        self.layers * self.own.len()
+    }
+
+    /// The device's bytes of each layer of each token.
+    fn of_layers<'o>(&self, out: &'o mut [u8]) -> impl Iterator<Item = &'o mut [u8]> {
+        let own = self.own.clone();
+        out.chunks_exact_mut(self.layer_bytes()).map(move |layer| layer.get_mut(own.clone()).unwrap_or_default())
+    }
+}
