@@ -1,7 +1,8 @@
 // Paged attention of many rows of a sequence: a block walks the segments that its pairs see. The bits of attention_decode.cu and its merge.
 //
 // Shapes: queries, out [rows, n_heads * head_dim] f32; pool, table, spans as in pages.cuh; head_dim a multiple of 8, at most 256. The rows'
-// own keys and values are in the pages already; rows continue over whatever was cached before.
+// own keys and values are in the pages already; rows continue over whatever was cached before. Spans that `parts` (split.cuh) says are split are left
+// out; null: none is.
 // Work: a block takes eight pairs; keys and values are read once for them. CUDA cores, not tensor cores: for long chunks this is bound by
 // arithmetic well below what the device can do.
 #include "attention.cuh"
@@ -20,12 +21,13 @@ DEV void merge_state(Ptr<f32> running, Ptr<f32> factors, Ptr<const f32> states, 
 
 template <class E>
 DEV void attend_rows(Ptr<f32> out, Ptr<const f32> all_queries, Ptr<const E> pool, Ptr<const u32> table, Ptr<const u32> spans,
-                     const Attention& shape) {
+                     Ptr<const u32> parts, const Attention& shape) {
     SHARED(f32, queries, PAIRS* MOST_DIMS);
     SHARED(f32, weights, PAIRS* SEGMENT);
     SHARED(f32, states, 2 * PAIRS);
     u32 span = blockIdx.z;
-    Pairs pairs = pairs_of(spans, span, blockIdx.y, blockIdx.x, shape);
+    if (parts && parts[2 * span] != WALKED) return;
+    auto pairs = pairs_of<PAIRS>(spans, span, blockIdx.y, blockIdx.x, shape);
     if (pairs.count == 0) return;
     Ptr<const u32> own_table = table + (u64)span * shape.table_width;
     load_queries(queries, all_queries, pairs, shape);
@@ -38,8 +40,8 @@ DEV void attend_rows(Ptr<f32> out, Ptr<const f32> all_queries, Ptr<const E> pool
     }
     f32 values[PAIRS][2];
     for (u32 pair = 0; pair < PAIRS; pair++) values[pair][0] = values[pair][1] = 0.0f;
-    u32 first_segment = first_seen(pairs.position(0), shape.window) / SEGMENT;
-    for (u32 segment = first_segment; segment <= pairs.last_position() / SEGMENT; segment++) {
+    u32 first_segment = first_seen(pairs.lowest(), shape.window) / SEGMENT;
+    for (u32 segment = first_segment; segment <= pairs.highest() / SEGMENT; segment++) {
         u32 from, to;
         seen_range(segment, pairs, shape, from, to);
         sync_block(); // the queries are there; weights and states of the segment before were read
@@ -60,10 +62,10 @@ DEV void attend_rows(Ptr<f32> out, Ptr<const f32> all_queries, Ptr<const E> pool
     sync_block();
     for (u32 pair = 0; pair < PAIRS; pair++) {
         if (pair >= pairs.count) continue;
-        u64 row = (u64)(pairs.first_row + pairs.row(pair)) * shape.n_heads + pairs.query_head(pair);
+        u64 query = pairs.query(pair);
         for (u32 half = 0; half < 2; half++) {
             u32 dim = threadIdx.x + half * ATTENTION_THREADS;
-            if (dim < shape.head_dim) out[row * shape.head_dim + dim] = values[pair][half] / running[2 * pair + 1];
+            if (dim < shape.head_dim) out[query * shape.head_dim + dim] = values[pair][half] / running[2 * pair + 1];
         }
     }
 }
@@ -72,10 +74,10 @@ DEV void attend_rows(Ptr<f32> out, Ptr<const f32> all_queries, Ptr<const E> pool
 #define ATTENTION_PREFILL(name, type)                                                                                                 \
     KERNEL(128)                                                                                                                       \
     name(Ptr<f32> RESTRICT out, Ptr<const f32> RESTRICT queries, Ptr<const type> RESTRICT pool, Ptr<const u32> RESTRICT table,        \
-         Ptr<const u32> RESTRICT spans, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 page_size, u32 table_width, u32 window,        \
-         f32 scale) {                                                                                                                 \
+         Ptr<const u32> RESTRICT spans, Ptr<const u32> RESTRICT parts, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 page_size,      \
+         u32 table_width, u32 window, f32 scale) {                                                                                    \
         Attention shape = {n_heads, n_kv_heads, head_dim, page_size, table_width, window, scale};                                     \
-        attend_rows<type>(out, queries, pool, table, spans, shape);                                                                   \
+        attend_rows<type>(out, queries, pool, table, spans, parts, shape);                                                            \
     }                                                                                                                                 \
     EXPORT(name, 128)
 

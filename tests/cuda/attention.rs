@@ -1,4 +1,4 @@
-//! Paged attention: decode by segments and merge, prefill, and that both are one.
+//! Paged attention: by segments and merge, with segments that several sequences share, walking, and that all are one.
 
 use half::f16;
 
@@ -35,18 +35,41 @@ struct Case {
     cells: Vec<usize>,
     pool: Vec<f32>,
     queries: Vec<f32>,
+    /// Whole segments that begin each sequence in the pages of the first one.
+    shared: Vec<usize>,
+}
+
+/// What a launch of split rows works on: members, and behind them those of tasks; parts; tasks (kernels/split.cuh).
+#[derive(Default)]
+struct Lists {
+    members: Vec<[u32; 3]>,
+    parts: Vec<[u32; 2]>,
+    tasks: Vec<[u32; 4]>,
+    /// Of the members, each row once.
+    rows: usize,
+    slots: usize,
 }
 
 impl Case {
     fn new(random: &mut Random, shape: Shape, rows: &[Rows]) -> Self {
+        Self::sharing(random, shape, rows, &vec![0; rows.len()])
+    }
+
+    /// As [`Case::new`], where sequence `i` has its first `shared[i]` segments in the pages of sequence 0.
+    fn sharing(random: &mut Random, shape: Shape, rows: &[Rows], shared: &[usize]) -> Self {
         let Shape { heads, kv_heads, dim, page_size, half, .. } = shape;
         let width = rows.iter().map(|r| (r.start + r.rows).div_ceil(page_size)).max().expect("rows") + 1;
         let mut table: Vec<u32> = (0..(rows.len() * width) as u32).collect();
         random.shuffle(&mut table);
+        let in_common = |span: usize| shared[span] * SEGMENT / page_size;
+        for span in 1..rows.len() {
+            table.copy_within(0..in_common(span), span * width);
+        }
         let mut pool = vec![f32::NAN; rows.len() * width * kv_heads * 2 * page_size * dim];
         let mut cells = Vec::new();
         for (span, r) in rows.iter().enumerate() {
-            for position in 0..r.start + r.rows {
+            let own = if span == 0 { 0 } else { in_common(span) * page_size };
+            for position in own..r.start + r.rows {
                 let page = table[span * width + position / page_size] as usize;
                 for part in 0..2 * kv_heads {
                     let at = ((page * kv_heads * 2 + part) * page_size + position % page_size) * dim;
@@ -59,7 +82,7 @@ impl Case {
         }
         let count: usize = rows.iter().map(|r| r.rows).sum();
         let queries = values(random, count * heads * dim).iter().map(|x| x * 3.0).collect();
-        Self { shape, rows: rows.to_vec(), width, table, cells, pool, queries }
+        Self { shape, rows: rows.to_vec(), width, table, cells, pool, queries, shared: shared.to_vec() }
     }
 
     fn scale(&self) -> f32 {
@@ -112,29 +135,82 @@ impl Case {
         let out = device.room::<f32>(self.queries.len());
         let mut arguments: Vec<Arg> = vec![out.into()];
         arguments.extend(memory.map(Arg::from));
+        arguments.push(Arg::Null);
         arguments.extend(self.sizes());
         device.launch(&self.kernel("prefill"), [self.chunks(), self.shape.kv_heads, self.rows.len()], &arguments);
         device.read(out)
     }
 
+    /// Members of all rows, and no task.
+    fn lists(&self) -> Lists {
+        let mut lists = Lists::default();
+        for r in &self.rows {
+            lists.parts.push([lists.rows as u32, 0]);
+            for position in r.start..r.start + r.rows {
+                lists.members.push([lists.rows, position, lists.slots].map(|n| n as u32));
+                lists.rows += 1;
+                lists.slots += position / SEGMENT + 1;
+            }
+        }
+        lists
+    }
+
+    /// Some of the segments that sequences share as tasks, of any of those that have them.
+    fn grouped(&self, random: &mut Random) -> Lists {
+        let mut lists = self.lists();
+        let given: Vec<usize> = self.shared.iter().map(|&segments| random.between(0, segments)).collect();
+        for segment in 0..given.iter().copied().max().expect("sequences") {
+            let mut spans: Vec<usize> = (0..given.len()).filter(|&span| segment < given[span]).collect();
+            random.shuffle(&mut spans);
+            let mut rest = &spans[..];
+            while !rest.is_empty() {
+                let (group, behind) = rest.split_at(random.between(1, rest.len()));
+                let first = lists.members.len();
+                for &span in group {
+                    let own = lists.parts[span][0] as usize;
+                    lists.members.extend_from_within(own..own + self.rows[span].rows);
+                }
+                let count = lists.members.len() - first;
+                lists.tasks.push([segment, *random.pick(group), first, count].map(|n| n as u32));
+                rest = behind;
+            }
+        }
+        for (part, given) in lists.parts.iter_mut().zip(given) {
+            part[1] = given as u32;
+        }
+        lists
+    }
+
     fn decode(&self, device: &mut Device) -> Vec<f32> {
+        self.split(device, &self.lists())
+    }
+
+    fn split(&self, device: &mut Device, lists: &Lists) -> Vec<f32> {
         let memory = self.upload(device);
-        let last = self.rows.iter().map(|r| r.start + r.rows).max().expect("rows");
-        let segments = last.div_ceil(SEGMENT) + 1; // one more than anybody needs
-        let pairs = self.queries.len() / self.shape.dim;
-        let (partial, states) =
-            (device.room::<f32>(pairs * segments * self.shape.dim), device.room::<f32>(pairs * segments * 2));
+        let Shape { heads, kv_heads, dim, .. } = self.shape;
+        let partial = device.room::<f32>(lists.slots * heads * dim);
+        let states = device.room::<f32>(lists.slots * heads * 2);
         let out = device.room::<f32>(self.queries.len());
-        let mut arguments: Vec<Arg> = vec![partial.into(), states.into()];
-        arguments.extend(memory.map(Arg::from));
-        arguments.push(Arg::U32(segments as u32));
+        let members = device.upload(lists.members.as_flattened());
+        let parts = device.upload(lists.parts.as_flattened());
+        let [queries, pool, table, spans] = memory.map(Arg::from);
+        if let Some(most) = lists.tasks.iter().map(|task| task[3] as usize).max() {
+            let tasks = device.upload(lists.tasks.as_flattened());
+            let chunks = (most * heads / kv_heads).div_ceil(16);
+            let mut arguments = vec![partial.into(), states.into(), queries, pool, table, tasks.into(), members.into()];
+            arguments.push(Arg::U32(chunks as u32));
+            arguments.extend(self.sizes());
+            device.launch(&self.kernel("shared"), [lists.tasks.len() * chunks, kv_heads, 1], &arguments);
+        }
+        let mut arguments =
+            vec![partial.into(), states.into(), queries, pool, table, spans, parts.into(), members.into()];
         arguments.extend(self.sizes());
-        let grid = [segments, self.shape.kv_heads * self.chunks(), self.rows.len()];
+        let segments = self.rows.iter().map(|r| (r.start + r.rows).div_ceil(SEGMENT)).max().expect("rows");
+        // One more than anybody needs.
+        let grid = [segments + 1, kv_heads * self.chunks(), self.rows.len()];
         device.launch(&self.kernel("decode"), grid, &arguments);
-        let arguments =
-            [out.into(), partial.into(), states.into(), Arg::U32(segments as u32), Arg::U32(self.shape.dim as u32)];
-        let rows = pairs / self.shape.heads;
-        device.launch("ictus_attention_merge", [self.shape.heads, rows, 1], &arguments);
+        let arguments = [out.into(), partial.into(), states.into(), members.into(), Arg::U32(dim as u32)];
+        device.launch("ictus_attention_merge", [heads, lists.rows, 1], &arguments);
         device.read(out)
     }
 
@@ -223,6 +299,7 @@ fn cuda_attention_of_a_row_has_the_same_bits_however_it_is_run() {
                     cells: case.cells.clone(),
                     pool: case.pool.clone(),
                     queries: case.queries[row * width..][..width].to_vec(),
+                    shared: vec![0],
                 };
                 let expected = &together[row * width..][..width];
                 assert_eq!(bits(&alone.decode(&mut device)), expected, "{shape:?}: row {row} alone");
@@ -235,6 +312,67 @@ fn cuda_attention_of_a_row_has_the_same_bits_however_it_is_run() {
     let case = Case::new(&mut random, shape, &rows[1..3]);
     let prefill = device.in_every_schedule(|device| bits(&case.prefill(device)));
     assert_eq!(device.in_every_schedule(|device| bits(&case.decode(device))), prefill);
+}
+
+/// Segments that sequences have in the same pages, computed once for any of them: the bits of each for itself, windows and odd shapes included.
+#[test]
+fn cuda_attention_over_shared_pages_has_the_bits_of_each_row_alone() {
+    let Some(mut device) = device() else { return };
+    let mut random = Random::new("shared attention");
+    let shapes = [
+        // As many pairs as a block takes; more; an odd number of them over two blocks.
+        (4, 1, 16, 16, 0, true),
+        (10, 2, 24, 8, 0, false),
+        (9, 3, 64, 16, 0, true),
+        (6, 6, 8, 4, 300, false),
+        (14, 2, 40, 16, 700, true),
+    ];
+    for (heads, kv_heads, dim, page_size, window, half) in shapes {
+        let shape = Shape { heads, kv_heads, dim, page_size, window, half };
+        let lanes = random.between(2, 7);
+        let mut rows = vec![Rows { rows: random.between(1, 3), start: random.between(512, 560) }];
+        let mut shared = vec![2];
+        for _ in 1..lanes {
+            let segments = random.between(0, 2);
+            rows.push(Rows { rows: random.between(1, 3), start: segments * SEGMENT + random.between(0, 300) });
+            shared.push(segments);
+        }
+        let case = Case::sharing(&mut random, shape, &rows, &shared);
+        let expected = bits(&case.decode(&mut device));
+        assert_eq!(bits(&case.prefill(&mut device)), expected, "{shape:?}: walking");
+        for _ in 0..3 {
+            let lists = case.grouped(&mut random);
+            assert!(bits(&case.split(&mut device, &lists)) == expected, "{shape:?} {rows:?} {:?}", lists.tasks);
+        }
+        let lists = case.grouped(&mut random);
+        let grouped = device.in_every_schedule(|device| bits(&case.split(device, &lists)));
+        assert!(grouped == expected, "{shape:?}");
+    }
+}
+
+/// A shared segment is read through one block table for all rows of a task: those of the others may say anything.
+#[test]
+fn cuda_attention_reads_shared_pages_once_for_all_rows_of_a_task() {
+    let Some(mut device) = device() else { return };
+    let mut random = Random::new("shared reads");
+    let shape = Shape { heads: 4, kv_heads: 2, dim: 16, page_size: 16, window: 0, half: true };
+    let rows = [Rows { rows: 1, start: 600 }, Rows { rows: 1, start: 515 }, Rows { rows: 1, start: 700 }];
+    let mut case = Case::sharing(&mut random, shape, &rows, &[2, 2, 2]);
+    let expected = bits(&case.decode(&mut device));
+    let mut lists = case.lists();
+    lists.tasks = vec![[0, 0, 0, 3], [1, 0, 0, 3]];
+    lists.parts.iter_mut().for_each(|part| part[1] = 2);
+    // No such pages: whoever looks there reads past the pool.
+    for span in 1..3 {
+        case.table[span * case.width..][..32].fill(u32::MAX);
+    }
+    assert!(bits(&case.split(&mut device, &lists)) == expected);
+    // The same without tasks for the third sequence finds them.
+    lists.tasks.iter_mut().for_each(|task| task[3] = 2);
+    lists.parts[2][1] = 0;
+    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case.split(&mut device, &lists)));
+    let text = *failed.expect_err("a page that is not there").downcast::<String>().expect("a text");
+    assert!(text.contains("out of bounds"), "{text}");
 }
 
 /// What a row does not see cannot reach it, whatever it is: NaN of later positions, of other pages, of positions before the window.

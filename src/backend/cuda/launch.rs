@@ -9,14 +9,13 @@ use core::ffi::c_void;
 
 use super::driver::{At, Driver, failed};
 use super::kernels::{Kernels, Kind};
-use crate::backend::{AttentionShape, BackendError, Gate, KvShape, KvType};
+use super::split::Counts;
+use crate::backend::{BackendError, Gate, KvShape, KvType};
 use crate::checkpoint::RopePairing;
 use crate::tensor::DType;
 
 /// Positions of a segment of attention (kernels/attention.cuh).
 pub(super) const SEGMENT: usize = 256;
-/// Pairs of a row and a query head that a block of attention takes.
-const PAIRS: usize = 8;
 /// Most dimensions of a head.
 pub(super) const MOST_DIMS: usize = 256;
 /// Most parameters of a kernel.
@@ -124,8 +123,19 @@ pub(super) struct SpanList {
     pub(super) most_rows: usize,
     /// One past the last row of any span.
     pub(super) rows: usize,
-    /// One past the last position of any span.
-    pub(super) last: usize,
+    pub(super) split: SplitList,
+}
+
+/// What of the spans attention splits by position, on the device (kernels/split.cuh).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SplitList {
+    /// `[members][3]`
+    pub(super) members: At<u32>,
+    /// `[spans][2]`
+    pub(super) parts: At<u32>,
+    /// `[tasks][4]`
+    pub(super) tasks: At<u32>,
+    pub(super) counts: Counts,
 }
 
 /// The pool from some layer on.
@@ -147,7 +157,7 @@ impl PoolLayers {
         self.shape.n_kv_heads * 2 * self.shape.page_size_tokens * self.shape.head_dim
     }
 
-    fn has(&self, layers: usize) -> bool {
+    pub(super) fn has(&self, layers: usize) -> bool {
         let needed = self.layer_elements().checked_mul(layers * self.shape.element.bytes());
         layers <= self.layers && needed.is_some_and(|needed| needed <= self.bytes.len())
     }
@@ -337,106 +347,6 @@ impl Launcher {
         unsafe { self.launch(name, [list.most_rows, list.count, 1], &parameters) }
     }
 
-    /// Elements that [`Launcher::attention_decode`] works in, for so many rows.
-    pub(super) fn attention_elements(shape: &AttentionShape, rows: usize, last: usize) -> usize {
-        rows * shape.n_heads * last.div_ceil(SEGMENT) * (shape.head_dim + 2)
-    }
-
-    /// Attention of the rows, a block for each segment; the same bits as [`Launcher::attention_prefill`].
-    pub(super) fn attention_decode(
-        &self,
-        out: At<f32>,
-        queries: At<f32>,
-        pool: PoolLayers,
-        shape: &AttentionShape,
-        list: SpanList,
-        scratch: At<f32>,
-    ) -> Result<(), BackendError> {
-        let name = match pool.shape.element {
-            KvType::F16 => "ictus_attention_decode_f16",
-            KvType::F32 => "ictus_attention_decode_f32",
-        };
-        self.check_attention(name, out, queries, pool, shape, list)?;
-        check(name, scratch.len() >= Self::attention_elements(shape, list.rows, list.last))?;
-        let segments = list.last.div_ceil(SEGMENT);
-        let states_at = list.rows * shape.n_heads * segments * shape.head_dim;
-        let (partial, states) = (scratch, scratch.from(states_at));
-        let [heads, kv_heads, dims, page, width, window] = sizes(pool, shape, list)?;
-        let parameters = parameters![
-            partial,
-            states,
-            queries,
-            pool.bytes,
-            list.table,
-            list.spans,
-            word(segments)?,
-            heads,
-            kv_heads,
-            dims,
-            page,
-            width,
-            window,
-            shape.scale
-        ];
-        let grid = [segments, shape.n_kv_heads * chunks(shape, list), list.count];
-        // SAFETY: the spans' rows of queries, pages of one layer, and the two parts of the scratch, all there by the checks.
-        unsafe { self.launch(name, grid, &parameters) }?;
-        let name = "ictus_attention_merge";
-        let parameters = parameters![out, partial, states, word(segments)?, word(shape.head_dim)?];
-        // SAFETY: `rows` rows of `out` and both parts of the scratch, all there by the checks above.
-        unsafe { self.launch(name, [shape.n_heads, list.rows, 1], &parameters) }
-    }
-
-    /// Attention of the rows, a block for eight of them and all of their segments.
-    pub(super) fn attention_prefill(
-        &self,
-        out: At<f32>,
-        queries: At<f32>,
-        pool: PoolLayers,
-        shape: &AttentionShape,
-        list: SpanList,
-    ) -> Result<(), BackendError> {
-        let name = match pool.shape.element {
-            KvType::F16 => "ictus_attention_prefill_f16",
-            KvType::F32 => "ictus_attention_prefill_f32",
-        };
-        self.check_attention(name, out, queries, pool, shape, list)?;
-        let [heads, kv_heads, dims, page, width, window] = sizes(pool, shape, list)?;
-        let parameters = parameters![
-            out,
-            queries,
-            pool.bytes,
-            list.table,
-            list.spans,
-            heads,
-            kv_heads,
-            dims,
-            page,
-            width,
-            window,
-            shape.scale
-        ];
-        // SAFETY: the spans' rows of queries and `out`, and pages of one layer, all there by the check.
-        unsafe { self.launch(name, [chunks(shape, list), shape.n_kv_heads, list.count], &parameters) }
-    }
-
-    fn check_attention(
-        &self,
-        name: &str,
-        out: At<f32>,
-        queries: At<f32>,
-        pool: PoolLayers,
-        shape: &AttentionShape,
-        list: SpanList,
-    ) -> Result<(), BackendError> {
-        let AttentionShape { n_heads, n_kv_heads, head_dim, .. } = *shape;
-        let needed = list.rows * n_heads * head_dim;
-        check(name, n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads))?;
-        check(name, (n_kv_heads, head_dim) == (pool.shape.n_kv_heads, pool.shape.head_dim))?;
-        check(name, head_dim.is_multiple_of(8) && head_dim <= MOST_DIMS)?;
-        check(name, pool.has(1) && queries.len() >= needed && out.len() >= needed)
-    }
-
     /// `gate = act(gate) * up`
     pub(super) fn gate(&self, gate: At<f32>, up: At<f32>, act: Gate) -> Result<(), BackendError> {
         let name = match act {
@@ -555,23 +465,6 @@ impl Launcher {
         // SAFETY: `count` tokens, their pages by the table, and pages below the pool's number in all layers, all there by the checks.
         unsafe { self.launch(name, [count, 1, 1], &parameters) }
     }
-}
-
-/// The sizes that both ways of attention take.
-fn sizes(pool: PoolLayers, shape: &AttentionShape, list: SpanList) -> Result<[u32; 6], BackendError> {
-    Ok([
-        word(shape.n_heads)?,
-        word(shape.n_kv_heads)?,
-        word(shape.head_dim)?,
-        word(pool.shape.page_size_tokens)?,
-        word(list.width)?,
-        word(shape.window.unwrap_or(0))?,
-    ])
-}
-
-/// Blocks that the pairs of the longest span fill.
-fn chunks(shape: &AttentionShape, list: SpanList) -> usize {
-    (list.most_rows * shape.n_heads / shape.n_kv_heads).div_ceil(PAIRS)
 }
 
 /// A size as kernels take it.

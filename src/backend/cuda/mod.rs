@@ -4,8 +4,8 @@
 //! mod       the operations: shapes to launches, and what goes to and from the host
 //! probe     whether there is a device, and why not
 //! kernels   PTX texts; what they declare
-//! launch    one checked function per kernel;  pick  those that pick tokens
-//! staging   lists and rows on their way to the device;  spans  block tables, once per walk
+//! launch    one checked function per kernel;  attend  those of attention;  pick  those that pick tokens
+//! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
 //! driver    memory, copies, launches: the driver's library
 //! group     several devices as one backend;  peers  what they tell each other
 //! ```
@@ -26,6 +26,7 @@
 //!
 //! **Nobody has run this on a device.** It is tested on a driver that runs the kernels in a simulator (docs/cuda.md).
 
+mod attend;
 mod driver;
 mod group;
 mod kernels;
@@ -34,14 +35,16 @@ mod peers;
 mod pick;
 mod probe;
 mod spans;
+mod split;
 mod staging;
 
 pub use group::{CudaGroup, SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
 pub use probe::{DeviceInfo, device};
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::ops::Range;
 
+use self::attend::{Attend, slots_bytes};
 use self::driver::{At, Driver, Memory, Pinned};
 use self::launch::{Launcher, MOST_DIMS, PoolLayers, SEGMENT, SpanList, Weights};
 use self::spans::SpanLists;
@@ -53,9 +56,11 @@ use crate::tensor::{DType, Tensor, dequantise_row};
 /// Bytes that are read back at once, at least.
 const READ_BYTES: usize = 4 << 20;
 /// Bytes of the scratch, at least and at most (but for tokens that are larger).
-const SCRATCH_BYTES: Range<usize> = 4 << 20..256 << 20;
+const SCRATCH_BYTES: Range<usize> = 16 << 20..256 << 20;
 /// Query heads per key and value head that the scratch has room for.
 const SCRATCH_GROUP: usize = 8;
+/// Rows that share a segment of the pool, which each has a slot of its own for: so many on average.
+const SCRATCH_SHARING: usize = 4;
 /// Words of block tables beyond one for each page of the pool.
 const TABLE_WORDS: usize = 1 << 14;
 /// Memory is handed out in multiples of this.
@@ -70,6 +75,8 @@ pub struct CudaBackend {
     lists: RefCell<SpanLists>,
     /// A list that no walk brought.
     loose: RefCell<SpanLists>,
+    /// Tokens of a page of the pool.
+    page_size_tokens: Cell<usize>,
     /// What rows are read back through.
     back: RefCell<Pinned>,
     /// Rows while the host changes them, and angles.
@@ -148,6 +155,7 @@ impl CudaBackend {
             staging: RefCell::new(Staging::new(&driver, HALF_BYTES)?),
             lists: RefCell::new(SpanLists::new(&driver, TABLE_WORDS)?),
             loose: RefCell::new(SpanLists::new(&driver, TABLE_WORDS)?),
+            page_size_tokens: Cell::new(1),
             back: RefCell::new(driver.pinned(READ_BYTES)?),
             host: RefCell::default(),
             words: RefCell::default(),
@@ -217,7 +225,7 @@ impl CudaBackend {
             return Ok(list);
         }
         let mut loose = self.loose.borrow_mut();
-        loose.begin(self.driver(), &[spans])?;
+        loose.begin(self.driver(), &[spans], self.page_size_tokens.get())?;
         loose.find(spans).ok_or_else(|| BackendError::Device { reason: "a list of spans got lost".to_owned() })
     }
 
@@ -239,14 +247,14 @@ impl CudaBackend {
     }
 }
 
-/// Bytes of the scratch for a pool: the states of attention over as many segments as the pool has.
+/// Bytes of the scratch for a pool: slots of attention for [`SCRATCH_SHARING`] rows over each of its segments.
 ///
 /// With fewer bytes than an operation wants it takes another way to the same bits, so this decides about speed alone.
 fn scratch_bytes(shape: &KvShape) -> usize {
     let segments = (shape.pages.saturating_mul(shape.page_size_tokens)).div_ceil(SEGMENT);
-    let states = shape.n_kv_heads * SCRATCH_GROUP * (shape.head_dim + 2) * size_of::<f32>();
+    let slots = slots_bytes(shape, SCRATCH_GROUP, segments.saturating_mul(SCRATCH_SHARING));
     let token = shape.token_elements() * shape.element.bytes();
-    segments.saturating_mul(states).clamp(SCRATCH_BYTES.start, SCRATCH_BYTES.end).max(token)
+    slots.clamp(SCRATCH_BYTES.start, SCRATCH_BYTES.end).max(token)
 }
 
 fn inside(fits: bool, what: &str) -> Result<(), BackendError> {
@@ -303,6 +311,7 @@ impl Backend for CudaBackend {
             *self.scratch.borrow_mut() = larger;
         }
         self.lists.borrow_mut().reserve(self.driver(), TABLE_WORDS + shape.pages)?;
+        self.page_size_tokens.set(shape.page_size_tokens);
         self.attempt(|| self.driver().zero(&memory))?;
         Ok(Pages { shape: *shape, memory })
     }
@@ -386,7 +395,7 @@ impl Backend for CudaBackend {
     }
 
     fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
-        self.attempt(|| self.lists.borrow_mut().begin(self.driver(), lists))
+        self.attempt(|| self.lists.borrow_mut().begin(self.driver(), lists, self.page_size_tokens.get()))
     }
 
     fn pass_end(&self) {
@@ -415,13 +424,8 @@ impl Backend for CudaBackend {
         }
         let (out, queries, pool) = (out.values(), queries.values(), pages.layers_from(layer));
         self.run(|| {
-            let list = self.spans(spans)?;
-            let scratch: At<f32> = self.scratch.borrow().at();
-            let fits = Launcher::attention_elements(shape, list.rows, list.last) <= scratch.len();
-            if list.most_rows == 1 && fits {
-                return self.launcher.attention_decode(out, queries, pool, shape, list, scratch);
-            }
-            self.launcher.attention_prefill(out, queries, pool, shape, list)
+            let attend = Attend { out, queries, pool, shape, list: self.spans(spans)? };
+            self.launcher.attention(attend, self.scratch.borrow().at())
         });
     }
 

@@ -1,17 +1,18 @@
-//! Block tables and spans of a walk, brought to the device once for all of its layers.
+//! Block tables and spans of a walk, and how attention splits them, brought to the device once for all of its layers.
 //!
 //! # Invariants
 //! Lists are found by where the host keeps them, so only between [`SpanLists::begin`] and [`SpanLists::end`], while the walk has them
 //! borrowed: there one address means one content.
 //!
 //! # Limits
-//! `[spans][longest block table]` words for each list. The memory is kept, and grows where a walk needs more.
+//! `[spans][longest block table]` words for each list, and those of [`Split`]. The memory is kept, and grows where a walk needs more.
 
 use cudarc::driver::CudaEvent;
 use smallvec::SmallVec;
 
 use super::driver::{At, Driver, Memory, Pinned};
-use super::launch::SpanList;
+use super::launch::{SpanList, SplitList};
+use super::split::Split;
 use crate::backend::{BackendError, Span};
 
 /// A list as the host has it: where it begins, and how long it is.
@@ -24,6 +25,8 @@ pub(super) struct SpanLists {
     copied: CudaEvent,
     was_copied: bool,
     lists: SmallVec<[(Key, SpanList); 2]>,
+    /// Of each list.
+    splits: Vec<Split>,
 }
 
 fn key_of(spans: &[Span<'_>]) -> Key {
@@ -39,7 +42,14 @@ impl SpanLists {
     pub(super) fn new(driver: &Driver, words: usize) -> Result<Self, BackendError> {
         let bytes = words.max(1) * size_of::<u32>();
         let (pinned, device) = (driver.pinned(bytes)?, driver.memory(bytes)?);
-        Ok(Self { pinned, device, copied: driver.event()?, was_copied: false, lists: SmallVec::new() })
+        Ok(Self {
+            pinned,
+            device,
+            copied: driver.event()?,
+            was_copied: false,
+            lists: SmallVec::new(),
+            splits: Vec::new(),
+        })
     }
 
     /// Makes room for so many words.
@@ -50,12 +60,26 @@ impl SpanLists {
         Ok(())
     }
 
-    /// Brings lists to the device; those of before are forgotten.
-    pub(super) fn begin(&mut self, driver: &Driver, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
+    /// Brings lists to the device, for pages of so many tokens; those of before are forgotten.
+    pub(super) fn begin(
+        &mut self,
+        driver: &Driver,
+        lists: &[&[Span<'_>]],
+        page_size_tokens: usize,
+    ) -> Result<(), BackendError> {
         self.lists.clear();
-        let words = lists.iter().map(|spans| spans.len() * (width_of(spans) + 3)).sum::<usize>();
+        if self.splits.len() < lists.len() {
+            self.splits.resize_with(lists.len(), Split::default);
+        }
+        let mut words = 0;
+        for (&spans, split) in lists.iter().zip(&mut self.splits) {
+            split.make(spans, page_size_tokens);
+            words += spans.len() * (width_of(spans) + 3) + split.words();
+        }
         if words * size_of::<u32>() > self.pinned.len() {
+            let splits = core::mem::take(&mut self.splits);
             self.reserve(driver, words.next_power_of_two())?;
+            self.splits = splits;
         }
         if self.was_copied {
             driver.wait_for(&self.copied)?;
@@ -65,7 +89,7 @@ impl SpanLists {
         let target: &mut [u32] = bytemuck::cast_slice_mut(unsafe { self.pinned.part(0, bytes) });
         let all: At<u32> = self.device.at();
         let mut used = 0;
-        for &spans in lists {
+        for (&spans, split) in lists.iter().zip(&self.splits) {
             let width = width_of(spans);
             let (table, records) = (used, used + spans.len() * width);
             for (span, row) in spans.iter().zip(target[table..records].chunks_exact_mut(width)) {
@@ -78,6 +102,18 @@ impl SpanLists {
                 // Positions and rows stay within 32 bits: pools are no larger.
                 record.copy_from_slice(&[span.first_row, span.rows, span.start].map(|n| n as u32));
             }
+            let mut place = |words: &[u32]| {
+                let at = used;
+                used += words.len();
+                target[at..used].copy_from_slice(words);
+                all.from(at).first(words.len())
+            };
+            let split = SplitList {
+                members: place(split.members.as_flattened()),
+                parts: place(split.parts.as_flattened()),
+                tasks: place(split.tasks.as_flattened()),
+                counts: split.counts,
+            };
             let list = SpanList {
                 table: all.from(table),
                 spans: all.from(records),
@@ -85,7 +121,7 @@ impl SpanLists {
                 width,
                 most_rows: spans.iter().map(|span| span.rows).max().unwrap_or(0),
                 rows: spans.iter().map(|span| span.first_row + span.rows).max().unwrap_or(0),
-                last: spans.iter().map(|span| span.start + span.rows).max().unwrap_or(0),
+                split,
             };
             self.lists.push((key_of(spans), list));
         }
