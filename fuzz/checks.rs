@@ -8,27 +8,30 @@
 //! | `frames` | a stream, in pieces | the same frames in any pieces; W-1 .. W-6 |
 //! | `messages` | the number of a message, its payload | what is read is written back to the same value; W-10 .. W-14 |
 //! | `segments` | shared memory: a ring, control words, an envelope | nothing outside is read, whatever the headers say |
-//! | `worker` | what a host sends | the worker answers or ends its link (W-74) |
+//! | `worker` | what a host sends, behind a greeting and rings of its own or not, which it may cut short | the worker answers or ends its link (W-74) |
 //! | `host` | what a worker sends | the host answers or says that the worker is gone |
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ictus::engine::{Engine, PlanBuilder};
 use ictus::executor::Executor;
 use ictus::record::RingDesc;
 use ictus::record::constant::{ring_kind, ring_role};
-use ictus::ring::{ControlWords, MemoryRings, SharedRing};
+use ictus::ring::{ByPosition, ControlWords, MemoryRings, SharedRing, Store, segment_bytes};
 use ictus::runtime::FakeRuntime;
 use ictus::worker::client::{Peer, RemoteEngine, RemoteOptions};
 use ictus::worker::frame::{FrameReader, FrameWriter, VERSION};
 use ictus::worker::memory::SharedMemory;
 use ictus::worker::message::{KINDS, Message, kind};
-use ictus::worker::payload::{HelloAck, Limits, RingAck, RingKind, RingSpec};
+use ictus::worker::payload::{Hello, HelloAck, Limits, RingAck, RingAttach, RingKind, RingSpec, Role, Versions};
 use ictus::worker::server::{ServerOptions, WorkerServer};
-use ictus::worker::socket::{pair, receive_descriptor};
+use ictus::worker::socket::{pair, receive_descriptor, send_descriptor};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::{pread, pwrite};
 
 /// What must hold for some bytes.
 pub type Check = fn(&[u8]);
@@ -76,7 +79,50 @@ pub fn messages(data: &[u8]) {
     assert_eq!(twice, written, "one value has one form");
 }
 
-/// The memory is the data; its shape and what is asked of it are in the first bytes.
+/// A memory object that is reached by position, and may be cut short.
+#[derive(Debug)]
+pub struct Object {
+    object: OwnedFd,
+    len: usize,
+}
+
+impl Object {
+    /// Zeroes. Without `ALLOW_SEALING` nobody can keep it from being cut.
+    pub fn new(len: usize, flags: MemfdFlags) -> Arc<Self> {
+        let object = memfd_create("fuzz", flags | MemfdFlags::CLOEXEC).expect("an object");
+        ftruncate(&object, len as u64).expect("sized");
+        Arc::new(Self { object, len })
+    }
+
+    /// The same, for a ring or control words.
+    pub fn store(self: &Arc<Self>) -> Store {
+        Store::Positioned(Arc::clone(self) as Arc<dyn ByPosition>)
+    }
+
+    /// What is passed.
+    pub fn descriptor(&self) -> &OwnedFd {
+        &self.object
+    }
+
+    /// Takes all but the first bytes away; false when somebody has sealed it.
+    pub fn cut(&self, len: u64) -> bool {
+        ftruncate(&self.object, len).is_ok()
+    }
+}
+
+impl ByPosition for Object {
+    fn len_bytes(&self) -> usize {
+        self.len
+    }
+    fn read(&self, offset: usize, out: &mut [u8]) -> bool {
+        pread(&self.object, &mut *out, offset as u64).is_ok_and(|count| count == out.len())
+    }
+    fn write(&self, offset: usize, bytes: &[u8]) -> bool {
+        pwrite(&self.object, bytes, offset as u64).is_ok_and(|count| count == bytes.len())
+    }
+}
+
+/// The memory is the data; its shape and what is asked of it are in the first bytes. Mapped or by position, it says the same.
 pub fn segments(data: &[u8]) {
     let number =
         |at: usize| data.get(at..at + 4).map_or(0, |bytes| bytes.iter().fold(0u32, |n, &b| n << 8 | u32::from(b)));
@@ -84,7 +130,11 @@ pub fn segments(data: &[u8]) {
     let Some(bytes) = data.get(16..).filter(|bytes| !bytes.is_empty()) else { return };
     let memory = SharedMemory::create("fuzz", bytes.len()).expect("memory");
     assert!(memory.copy_in(0, bytes));
-    let _ = ControlWords::open(memory.mapping()).map(|words| words.yield_requested());
+    let object = Object::new(bytes.len().next_multiple_of(8), MemfdFlags::empty());
+    assert!(object.write(0, bytes));
+    let words = ControlWords::open(memory.mapping()).map(|words| (words.yield_requested(), words.latency_wanted()));
+    let again = ControlWords::open(object.store()).map(|words| (words.yield_requested(), words.latency_wanted()));
+    assert_eq!(words, again);
     let _ = ictus::transfer::read_header(bytes);
     let desc = RingDesc {
         struct_size: size_of::<RingDesc>() as u64,
@@ -97,28 +147,70 @@ pub fn segments(data: &[u8]) {
         base: memory.mapping().base(),
         len: bytes.len() as u64,
     };
-    let Ok(mut ring) = SharedRing::open(&desc, memory.mapping()) else { return };
+    let opened = (SharedRing::open(&desc, memory.mapping()), SharedRing::open(&desc, object.store()));
+    let (mut ring, mut other) = match opened {
+        (Ok(ring), Ok(other)) => (ring, other),
+        (ring, other) => return assert_eq!(ring.err(), other.err()),
+    };
     let generation = bytes.get(64..72).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
     for generation in [generation, 1, u64::MAX] {
-        let mut read: Vec<u32> = Vec::new();
-        if ring.read(index, generation, None, &mut read).is_ok() {
-            assert!(4 * read.len() <= ring.payload_bytes());
-        }
+        let (mut read, mut same): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
+        let result = ring.read(index, generation, None, &mut read);
+        assert_eq!((other.read(index, generation, None, &mut same), &same), (result, &read));
+        assert!(4 * read.len() <= ring.payload_bytes());
         let mut counted: Vec<u32> = Vec::new();
         let count = read.len() as u32;
         let _ = ring.read(index, generation, Some(count), &mut counted);
     }
-    let _ = ring.write(&[1u32, 2, 3]);
+    assert_eq!(other.write(&[1u32, 2, 3]), ring.write(&[1u32, 2, 3]));
+    // An object that is cut refuses.
+    assert!(object.cut(9));
+    assert!(other.read(index, 1, None, &mut Vec::<u32>::new()).is_err());
 }
 
-/// All of the data is what the host sends before it goes.
+/// Greets a worker and attaches all that there is, without waiting for an answer: the objects, and what was sent.
+fn attach_all(specs: &[RingSpec], descriptors: &OwnedFd, flags: MemfdFlags) -> (Vec<Arc<Object>>, Vec<u8>) {
+    let (mut writer, mut out, mut objects) = (FrameWriter::new(VERSION), Vec::new(), Vec::new());
+    let versions = Versions { lowest: VERSION, highest: VERSION };
+    let mut say = |message: &Message| {
+        writer.write(0, message, &mut out).expect("it fits");
+    };
+    say(&Message::Hello(Hello { versions, role: Role::NodeAgent, auth: Vec::new() }));
+    for spec in specs {
+        let object = Object::new(segment_bytes(spec.slots, spec.slot_bytes).expect("a shape"), flags);
+        let ring = SharedRing::lay_out(spec.ring_id, spec.slots, spec.slot_bytes, object.store());
+        let mut ring = ring.expect("a ring");
+        // The references of the vectors name the third slot.
+        for first in [1u32, 5, 9] {
+            if spec.ring_id == 1 {
+                ring.write(&[first, first + 1, first + 2, first + 3]).expect("a prompt");
+            }
+        }
+        send_descriptor(descriptors.as_fd(), spec.ring_id.into(), object.descriptor().as_fd()).expect("sent");
+        say(&Message::RingAttach(RingAttach { ring_id: spec.ring_id, layout: spec.clone() }));
+        objects.push(object);
+    }
+    let object = Object::new(64, flags);
+    ControlWords::lay_out(object.store()).expect("words");
+    send_descriptor(descriptors.as_fd(), 0xC0, object.descriptor().as_fd()).expect("sent");
+    say(&Message::ControlAttach(64));
+    objects.push(object);
+    (objects, out)
+}
+
+/// The first byte says whether the host begins well (1), over objects that cannot be sealed (2), and cuts them when it has said all (4); the
+/// rest is what it says before it goes.
 pub fn worker(data: &[u8]) {
+    let Some((&how, said)) = data.split_first() else { return };
     let (frames, their_frames) = pair().expect("a pair");
     let (descriptors, their_descriptors) = pair().expect("a pair");
+    let mut options = ServerOptions::new(256, 64);
+    options.descriptor_limit = Duration::from_millis(1);
+    let flags = if how & 2 == 0 { MemfdFlags::ALLOW_SEALING } else { MemfdFlags::empty() };
+    let begins = (how & 1 != 0).then(|| attach_all(&options.ring_specs(), &descriptors, flags));
+    let (objects, greeting) = begins.unwrap_or_default();
     let server = std::thread::spawn(move || {
         let engine = Box::new(Executor::new(FakeRuntime::with(|options| options.record = false)));
-        let mut options = ServerOptions::new(256, 64);
-        options.descriptor_limit = Duration::from_millis(1);
         // Whatever comes ends in an end or in an error.
         let _ = WorkerServer::new(engine, options, their_frames, their_descriptors).serve();
     });
@@ -128,7 +220,14 @@ pub fn worker(data: &[u8]) {
     let listener = std::thread::spawn(move || {
         let _ = heard.read_to_end(&mut Vec::new());
     });
-    let _ = stream.write_all(data);
+    let _ = stream.write_all(&greeting);
+    let _ = stream.write_all(said);
+    if how & 4 != 0 {
+        for object in &objects {
+            // One that the worker has sealed stays whole.
+            let _ = object.cut(0);
+        }
+    }
     let _ = stream.shutdown(std::net::Shutdown::Write);
     server.join().expect("a worker does not panic");
     drop(descriptors);

@@ -3,13 +3,15 @@
 # Runs each fuzz target of fuzz/ (or those that are named) for so many seconds (30), on copies of its corpus; stops at the first input that
 # breaks one. The stable compiler is enough: coverage comes from LLVM's own pass, libFuzzer from the crate libfuzzer-sys, whose C++ needs a
 # compiler. `cargo fuzz run TARGET` does the same with a nightly compiler, and has AddressSanitizer, too.
-# Nobody has run this script from end to end yet; the same checks run over the corpus in `cargo test --test worker fuzz`.
-# With MERGE=1 what a run found that covers more is put into the corpus, as few files as will do.
+# The same checks run over the corpus in `cargo test --test worker fuzz`.
+# With MERGE=1 what a run found that covers code that the corpus does not is put into it, as few files as will do.
 set -eu
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-30}
 [ $# -eq 0 ] || shift
 [ $# -gt 0 ] || set -- frames messages segments worker host
+# What is fuzzed is what is tested: the versions of the crate itself.
+cp ../Cargo.lock Cargo.lock
 host=$(rustc -vV | sed -n 's/^host: //p')
 # With a target named, build scripts and macros are built without these.
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -20,6 +22,6 @@ for target; do
     work=$(mktemp -d)
     "target/$host/release/$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -max_len=4096 -print_final_stats=1 \
         -artifact_prefix="$work/" "$work" "corpus/$target"
-    [ -z "${MERGE:-}" ] || "target/$host/release/$target" -merge=1 "corpus/$target" "$work"
+    [ -z "${MERGE:-}" ] || "target/$host/release/$target" -set_cover_merge=1 -use_counters=0 "corpus/$target" "$work"
     rm -rf "$work"
 done

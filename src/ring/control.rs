@@ -6,17 +6,17 @@
 //! ```
 //! A word is on when it is not zero. Any thread or process may write either at any time.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use super::LayoutError;
-use super::mapping::{Mapping, Segment};
+use super::mapping::Segment;
+use super::store::Store;
 use crate::record::constant::control::{BYTES, LATENCY_OFFSET, MAGIC, YIELD_OFFSET};
 
 /// One end of the control words; host and engine each have theirs.
 #[derive(Debug)]
 pub struct ControlWords {
-    mapping: Mapping,
+    store: Store,
 }
 
 impl ControlWords {
@@ -33,29 +33,29 @@ impl ControlWords {
     ///
     /// # Errors
     /// `Length` when it is shorter than 64 bytes.
-    pub fn lay_out(mapping: Mapping) -> Result<Self, LayoutError> {
-        if mapping.len_bytes() < BYTES {
+    pub fn lay_out(store: impl Into<Store>) -> Result<Self, LayoutError> {
+        let store = store.into();
+        if store.len_bytes() < BYTES {
             return Err(LayoutError::Length);
         }
-        if let Some(magic) = mapping.word(0) {
-            magic.store(MAGIC, Release);
-        }
-        Ok(Self { mapping })
+        store.set(0, MAGIC, Release).ok_or(LayoutError::Length)?;
+        Ok(Self { store })
     }
 
-    /// Opens the words in `mapping`.
+    /// Opens the words in `store`.
     ///
     /// # Errors
     /// `Length` when it is shorter than 64 bytes, `Magic`.
-    pub fn open(mapping: Mapping) -> Result<Self, LayoutError> {
-        if mapping.len_bytes() < BYTES {
+    pub fn open(store: impl Into<Store>) -> Result<Self, LayoutError> {
+        let store = store.into();
+        if store.len_bytes() < BYTES {
             return Err(LayoutError::Length);
         }
-        let magic = mapping.word(0).map_or(0, |word| word.load(Acquire));
+        let magic = store.get(0, Acquire).unwrap_or(0);
         if magic != MAGIC {
             return Err(LayoutError::Magic { got: magic });
         }
-        Ok(Self { mapping })
+        Ok(Self { store })
     }
 
     /// Whether the host would rather have the tick return early (E-36).
@@ -78,17 +78,12 @@ impl ControlWords {
         self.set(LATENCY_OFFSET, on);
     }
 
-    fn word(&self, offset: usize) -> Option<&AtomicU64> {
-        self.mapping.word(offset)
-    }
-
+    /// A word in memory that is gone is off.
     fn is_on(&self, offset: usize) -> bool {
-        self.word(offset).is_some_and(|word| word.load(Acquire) != 0)
+        self.store.get(offset, Acquire).is_some_and(|word| word != 0)
     }
 
     fn set(&self, offset: usize, on: bool) {
-        if let Some(word) = self.word(offset) {
-            word.store(u64::from(on), Release);
-        }
+        let _ = self.store.set(offset, u64::from(on), Release);
     }
 }

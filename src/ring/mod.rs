@@ -8,11 +8,13 @@ mod control;
 mod mapping;
 mod memory;
 mod shared;
+mod store;
 
 pub use control::ControlWords;
 pub use mapping::{Mapping, Segment};
 pub use memory::{MemoryRingShape, MemoryRings};
-pub use shared::{SharedRing, SharedRings, Word, segment_bytes, slot_bytes_for};
+pub use shared::{SharedRing, SharedRings, segment_bytes, slot_bytes_for};
+pub use store::{ByPosition, Store, Word};
 
 use crate::record::{RingRef, Status, TokenRef};
 
@@ -31,7 +33,7 @@ pub enum RingError {
         /// The generation the slot carries.
         current: u64,
     },
-    /// The slot number, the payload length or the size of the payload is out of range.
+    /// The slot number, the payload length or the size of the payload is out of range; or the memory is gone, where it can go.
     #[error("out of bounds")]
     OutOfBounds,
 }

@@ -23,7 +23,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 
 use super::control::ControlWords;
-use super::mapping::{Mapping, Segment};
+use super::mapping::Segment;
+use super::store::{Store, Word};
 use super::{LayoutError, RingError, Rings};
 use crate::record::constant::misc::RING_MAGIC;
 use crate::record::constant::ring_layout::{HEADER_BYTES, SLOT_HEADER_BYTES};
@@ -63,36 +64,10 @@ const fn nature(id: u32) -> Option<(u32, u32)> {
     }
 }
 
-/// Four bytes of a payload.
-pub trait Word: Copy {
-    /// As it lies in memory.
-    fn to_word(self) -> u32;
-    /// From memory.
-    fn from_word(word: u32) -> Self;
-}
-
-impl Word for u32 {
-    fn to_word(self) -> u32 {
-        self
-    }
-    fn from_word(word: u32) -> Self {
-        word
-    }
-}
-
-impl Word for f32 {
-    fn to_word(self) -> u32 {
-        self.to_bits()
-    }
-    fn from_word(word: u32) -> Self {
-        Self::from_bits(word)
-    }
-}
-
 /// One end of one ring.
 #[derive(Debug)]
 pub struct SharedRing {
-    mapping: Mapping,
+    store: Store,
     id: u32,
     slots: u32,
     slot_bytes: u32,
@@ -108,7 +83,7 @@ impl SharedRing {
     pub fn create(id: u32, slots: u32, slot_bytes: u32) -> Result<(Segment, RingDesc), LayoutError> {
         let (kind, role) = nature(id).ok_or(LayoutError::Id { got: id })?;
         let segment = Segment::new(segment_bytes(slots, slot_bytes)?);
-        write_header(&segment.mapping(), id, slots, slot_bytes);
+        write_header(&segment.mapping().into(), id, slots, slot_bytes);
         let desc = RingDesc {
             struct_size: size_of::<RingDesc>() as u64,
             ring_id: id,
@@ -127,20 +102,22 @@ impl SharedRing {
     ///
     /// # Errors
     /// `Id`, `SlotBytes`, `Slots`; `Length` when the memory is too short.
-    pub fn lay_out(id: u32, slots: u32, slot_bytes: u32, mapping: Mapping) -> Result<Self, LayoutError> {
+    pub fn lay_out(id: u32, slots: u32, slot_bytes: u32, store: impl Into<Store>) -> Result<Self, LayoutError> {
+        let store = store.into();
         nature(id).ok_or(LayoutError::Id { got: id })?;
-        if mapping.len_bytes() < segment_bytes(slots, slot_bytes)? {
+        if store.len_bytes() < segment_bytes(slots, slot_bytes)? {
             return Err(LayoutError::Length);
         }
-        write_header(&mapping, id, slots, slot_bytes);
-        Ok(Self { mapping, id, slots, slot_bytes, next_index: 0, next_generation: 1 })
+        write_header(&store, id, slots, slot_bytes);
+        Ok(Self { store, id, slots, slot_bytes, next_index: 0, next_generation: 1 })
     }
 
-    /// Opens the ring that `desc` describes in `mapping`, which must be the memory it names; the cursor starts over (E-43).
+    /// Opens the ring that `desc` describes in `store`, which must be the memory it names; the cursor starts over (E-43).
     ///
     /// # Errors
     /// Which of descriptor, memory and header do not fit each other (E-42); nothing is changed.
-    pub fn open(desc: &RingDesc, mapping: Mapping) -> Result<Self, LayoutError> {
+    pub fn open(desc: &RingDesc, store: impl Into<Store>) -> Result<Self, LayoutError> {
+        let store = store.into();
         let (kind, role) = nature(desc.ring_id).ok_or(LayoutError::Id { got: desc.ring_id })?;
         if desc.kind != kind {
             return Err(LayoutError::Kind { got: desc.kind });
@@ -148,10 +125,10 @@ impl SharedRing {
         if desc.role != role {
             return Err(LayoutError::Role { got: desc.role });
         }
-        if mapping.len_bytes() < segment_bytes(desc.slots, desc.slot_bytes)? {
+        if store.len_bytes() < segment_bytes(desc.slots, desc.slot_bytes)? {
             return Err(LayoutError::Length);
         }
-        let header = |offset| mapping.word(offset).map_or(0, |word| word.load(Acquire));
+        let header = |offset| store.get(offset, Acquire).unwrap_or(0);
         if header(0) != RING_MAGIC {
             return Err(LayoutError::Magic { got: header(0) });
         }
@@ -160,7 +137,7 @@ impl SharedRing {
             return Err(LayoutError::Header { ring_id: desc.ring_id });
         }
         let RingDesc { ring_id, slots, slot_bytes, .. } = *desc;
-        Ok(Self { mapping, id: ring_id, slots, slot_bytes, next_index: 0, next_generation: 1 })
+        Ok(Self { store, id: ring_id, slots, slot_bytes, next_index: 0, next_generation: 1 })
     }
 
     /// The ring's id.
@@ -180,26 +157,19 @@ impl SharedRing {
     /// Stores a payload at the cursor and moves the cursor on (E-31, E-41); answers slot and generation.
     ///
     /// # Errors
-    /// `OutOfBounds` when the payload is larger than a slot; nothing is written.
+    /// `OutOfBounds` when the payload is larger than a slot, and nothing is written; or when memory that is not mapped is gone.
     pub fn write<T: Word>(&mut self, payload: &[T]) -> Result<(u32, u64), RingError> {
         let bytes = size_of_val(payload);
         if bytes > self.payload_bytes() {
             return Err(RingError::OutOfBounds);
         }
         let offset = self.slot_offset(self.next_index);
-        let generation = self.mapping.word(offset).ok_or(RingError::OutOfBounds)?;
-        let length = self.mapping.words(offset + 8, 2).ok_or(RingError::OutOfBounds)?;
-        let words = self.mapping.words(offset + SLOT_HEADER_BYTES, payload.len()).ok_or(RingError::OutOfBounds)?;
-        generation.store(0, Relaxed);
+        let gone = RingError::OutOfBounds;
+        self.store.set(offset, 0, Relaxed).ok_or(gone)?;
         // Whoever sees a word of the new payload below sees the 0 above.
         fence(Release);
-        for (word, value) in length.iter().zip([bytes as u32, 0]) {
-            word.store(value, Relaxed);
-        }
-        for (word, value) in words.iter().zip(payload) {
-            word.store(value.to_word(), Relaxed);
-        }
-        generation.store(self.next_generation, Release);
+        self.store.fill(offset + 8, [bytes as u32, 0], payload).ok_or(gone)?;
+        self.store.set(offset, self.next_generation, Release).ok_or(gone)?;
         let written = (self.next_index, self.next_generation);
         self.next_index = (self.next_index + 1) % self.slots;
         self.next_generation += 1;
@@ -210,7 +180,7 @@ impl SharedRing {
     ///
     /// # Errors
     /// `OutOfBounds` for a slot out of range; `StaleGeneration`; `OutOfBounds` for a payload that is not `count` words, or
-    /// with no count not whole words, or longer than a slot.
+    /// with no count not whole words, or longer than a slot, and when memory that is not mapped is gone.
     pub fn read<T: Word>(
         &self,
         index: u32,
@@ -222,9 +192,9 @@ impl SharedRing {
             return Err(RingError::OutOfBounds);
         }
         let offset = self.slot_offset(index);
-        let current = self.mapping.word(offset).ok_or(RingError::OutOfBounds)?;
+        let gone = RingError::OutOfBounds;
         let stale = |current| RingError::StaleGeneration { reference: generation, current };
-        let seen = current.load(Acquire);
+        let seen = self.store.get(offset, Acquire).ok_or(gone)?;
         if seen != generation || generation == 0 {
             return Err(stale(seen));
         }
@@ -232,8 +202,11 @@ impl SharedRing {
         let copied = self.copy(offset, count, out);
         // The payload above was read before the generation below.
         fence(Acquire);
-        let seen = current.load(Relaxed);
-        let result = if seen == generation { copied } else { Err(stale(seen)) };
+        let result = match self.store.get(offset, Relaxed) {
+            Some(seen) if seen == generation => copied,
+            Some(seen) => Err(stale(seen)),
+            None => Err(gone),
+        };
         if result.is_err() {
             out.truncate(start);
         }
@@ -241,24 +214,20 @@ impl SharedRing {
     }
 
     fn copy<T: Word>(&self, offset: usize, count: Option<u32>, out: &mut Vec<T>) -> Result<(), RingError> {
-        let length = self.mapping.words(offset + 8, 1).and_then(<[_]>::first).ok_or(RingError::OutOfBounds)?;
-        let bytes = length.load(Relaxed) as usize;
+        let bytes = self.store.get_half(offset + 8).ok_or(RingError::OutOfBounds)? as usize;
         let whole = bytes.is_multiple_of(4) && bytes <= self.payload_bytes();
         if !whole || count.is_some_and(|count| bytes / 4 != count as usize) {
             return Err(RingError::OutOfBounds);
         }
-        let words = self.mapping.words(offset + SLOT_HEADER_BYTES, bytes / 4).ok_or(RingError::OutOfBounds)?;
-        out.extend(words.iter().map(|word| T::from_word(word.load(Relaxed))));
-        Ok(())
+        self.store.append(offset + SLOT_HEADER_BYTES, bytes / 4, out).ok_or(RingError::OutOfBounds)
     }
 }
 
-fn write_header(mapping: &Mapping, id: u32, slots: u32, slot_bytes: u32) {
+fn write_header(store: &Store, id: u32, slots: u32, slot_bytes: u32) {
     let header = [RING_MAGIC, pair(id, slot_bytes), pair(slots, 0)];
     for (number, value) in header.into_iter().enumerate() {
-        if let Some(word) = mapping.word(number * 8) {
-            word.store(value, Release);
-        }
+        // The length was checked; memory that is gone is noticed by whoever opens the ring.
+        let _ = store.set(number * 8, value, Release);
     }
 }
 

@@ -8,8 +8,8 @@
 //! into it at any moment, so it is touched through atomic words only: what was read once is a value, and what is read twice may differ.
 //!
 //! # Invariants
-//! - An object that was created here cannot shrink or grow: it is sealed. One that came from elsewhere had the size when it was mapped,
-//!   and is sealed against shrinking where it allows that.
+//! - An object that is mapped cannot shrink: it is sealed, whoever made it. Touching a mapping therefore never fails; what cannot be sealed is
+//!   not mapped ([`SharedMemory::can_be_mapped`]).
 //! - The mapping lives until the last clone, and the last [`Mapping`] made from it, is gone. So does the descriptor.
 
 use core::ffi::c_void;
@@ -20,11 +20,14 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::io::{FdFlags, dup2, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::ring::Mapping;
+
+/// The file system of memory objects with pages of the usual size, as `fstatfs` names it.
+const PLAIN_PAGES: u64 = 0x0102_1994;
 
 /// A shared object, mapped. Clones are the same object.
 #[derive(Clone, Debug)]
@@ -71,13 +74,27 @@ impl SharedMemory {
         Self::map_object(descriptor, bytes)
     }
 
+    /// Keeps an object that somebody else made from shrinking, where it allows that; answers whether it can be mapped without danger.
+    ///
+    /// A memory object that cannot be sealed may be cut short at any time, and so may a file. Objects of huge pages can have their size and
+    /// lack the pages.
+    pub fn can_be_mapped(descriptor: BorrowedFd<'_>) -> bool {
+        // Refused for objects that were not made to be sealed; what counts is how they are now.
+        let _ = fcntl_add_seals(descriptor, SealFlags::SHRINK);
+        let sealed = fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        sealed && fstatfs(descriptor).is_ok_and(|system| system.f_type as u64 == PLAIN_PAGES)
+    }
+
     /// Maps the first `bytes` of an object that somebody else made.
     ///
     /// # Errors
-    /// `InvalidInput` when the object is shorter, nothing of it is asked, or more than can be addressed; it cannot be mapped.
+    /// `InvalidInput` when the object is shorter or could become so, nothing of it is asked, or more than can be addressed; it cannot be
+    /// mapped.
     pub fn map(descriptor: OwnedFd, bytes: usize) -> io::Result<Self> {
-        // Not every object allows it, and the reference host passes unsealed ones: best effort.
-        let _ = fcntl_add_seals(&descriptor, SealFlags::SHRINK);
+        // Sealed first: its size is the same from then on.
+        if !Self::can_be_mapped(descriptor.as_fd()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the shared object can be cut short"));
+        }
         if object_bytes(descriptor.as_fd())? < bytes as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the shared object is too short"));
         }
@@ -262,10 +279,15 @@ mod tests {
         let memory = SharedMemory::map(object, 64).expect("mapped");
         assert!(ftruncate(&other, 8).is_err(), "sealed by the one who mapped it");
         assert_eq!(memory.object_bytes().expect("size"), 64);
-        // An object that cannot be sealed is taken all the same.
+        // What cannot be sealed is not mapped: its owner could cut it short.
         let object = memfd_create("plain", MemfdFlags::CLOEXEC).expect("an object");
         ftruncate(&object, 64).expect("sized");
-        assert!(SharedMemory::map(object, 64).is_ok());
+        let file = OwnedFd::from(tempfile::tempfile().expect("a file"));
+        ftruncate(&file, 64).expect("sized");
+        for object in [object, file] {
+            let refused = SharedMemory::map(object, 64).expect_err("it can shrink");
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! | `server/` | the worker's side: an engine, served |
 //! | `client/` | the host's side: an engine that is another process |
 //! | `memory.rs` | shared memory; fenced |
+//! | `positioned.rs` | shared memory that its owner may cut short: read and written by position |
 //! | `inherit.rs` | descriptors that a process was started with; fenced |
 //! | `tokenizer.rs` | the C functions of the tokenizer library; fenced |
 //!
@@ -30,6 +31,7 @@ pub mod inherit;
 pub mod memory;
 pub mod message;
 pub mod payload;
+mod positioned;
 pub mod server;
 pub mod socket;
 pub mod tokenizer;

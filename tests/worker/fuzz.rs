@@ -4,11 +4,11 @@
 //! follows from the vectors of the contract. `scripts/fuzz.sh` runs the same functions under libFuzzer.
 
 #[path = "../../fuzz/checks.rs"]
-mod checks;
+pub(crate) mod checks;
 
 use std::path::{Path, PathBuf};
 
-use ictus::worker::message::KINDS;
+use ictus::worker::message::{KINDS, Sender, sender};
 
 use crate::hostile::{Draw, from_environment, key};
 use crate::{bytes_of, raw_frame, vectors};
@@ -98,7 +98,12 @@ fn corpus_has_the_vectors() {
         let frame = raw_frame(8, message.kind(), 2, 0, 0, &payload);
         wanted.push(("messages", format!("vector-{at:02}"), [&[number], &payload[..]].concat()));
         wanted.push(("frames", format!("vector-{at:02}"), [&[5], &frame[..]].concat()));
-        wanted.push(("worker", format!("vector-{at:02}"), [&hello[..], &frame].concat()));
+        wanted.push(("worker", format!("vector-{at:02}"), [&[0], &hello[..], &frame].concat()));
+        if sender(message.kind()) == Some(Sender::Host) {
+            // Behind a good beginning, over objects of each kind, which are cut now and then.
+            let how = [1, 3, 7][at % 3];
+            wanted.push(("worker", format!("ready-{at:02}"), [&[how], &frame[..]].concat()));
+        }
         // As the answer to the first request behind the handshake, of a worker that begins well.
         let answer = raw_frame(8, message.kind(), 6, 6, 0, &payload);
         let unasked = raw_frame(8, message.kind(), 6, 0, 0, &payload);

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use ictus::worker::message::Message;
 use ictus::worker::payload::*;
 use ictus::worker::server::{End, ServeError, ServerOptions, WorkerServer};
 use ictus::worker::socket::{pair, send_descriptor, send_descriptors};
+use rustix::fs::MemfdFlags;
+
+use crate::fuzz::checks::Object;
 
 /// Longer than anything takes that is not stuck.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -106,11 +110,42 @@ impl Host {
         let ring = SharedRing::lay_out(spec.ring_id, spec.slots, spec.slot_bytes, memory.mapping()).expect("a ring");
         let ack = self.attach_memory(&spec, spec.ring_id.into(), &memory);
         assert_eq!(ack, Message::RingAck(RingAck { ring_id: spec.ring_id, generation_base: 1 }));
-        match spec.ring_id {
+        self.keep(ring);
+    }
+
+    fn keep(&mut self, ring: SharedRing) {
+        match ring.id() {
             ring_id::TOKENS_IN => self.prompts = Some(ring),
             ring_id::TOKENS_OUT => self.emits = Some(ring),
             _ => self.rows = Some(ring),
         }
+    }
+
+    /// As [`Host::start`], over objects of these flags, which the host may cut: the three rings in order, and the control words.
+    pub fn start_over(&mut self, flags: MemfdFlags) -> Vec<Arc<Object>> {
+        self.hello();
+        let mut objects = Vec::new();
+        for spec in self.specs.clone() {
+            let object = Object::new(segment_bytes(spec.slots, spec.slot_bytes).expect("a shape"), flags);
+            let ring = SharedRing::lay_out(spec.ring_id, spec.slots, spec.slot_bytes, object.store()).expect("a ring");
+            self.keep(ring);
+            let seq = self.announce(&spec);
+            self.pass_descriptor(spec.ring_id.into(), object.descriptor());
+            assert_eq!(self.reply_to(seq), Message::RingAck(RingAck { ring_id: spec.ring_id, generation_base: 1 }));
+            objects.push(object);
+        }
+        let object = Object::new(64, flags);
+        self.control = Some(ControlWords::lay_out(object.store()).expect("words"));
+        let seq = self.send(&Message::ControlAttach(64));
+        self.pass_descriptor(CONTROL_TAG, object.descriptor());
+        assert_eq!(self.reply_to(seq), Message::ControlAck(64));
+        objects.push(object);
+        objects
+    }
+
+    /// Says that a ring comes; answers the number of the message.
+    pub fn announce(&mut self, spec: &RingSpec) -> u64 {
+        self.send(&Message::RingAttach(RingAttach { ring_id: spec.ring_id, layout: spec.clone() }))
     }
 
     pub fn ring_memory(&self, spec: &RingSpec) -> SharedMemory {
@@ -118,7 +153,7 @@ impl Host {
     }
 
     fn attach_memory(&mut self, spec: &RingSpec, tag: u64, memory: &SharedMemory) -> Message {
-        let seq = self.send(&Message::RingAttach(RingAttach { ring_id: spec.ring_id, layout: spec.clone() }));
+        let seq = self.announce(spec);
         self.pass(tag, memory);
         self.reply_to(seq)
     }

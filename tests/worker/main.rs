@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cut;
 mod frames;
 mod fuzz;
 mod handshake;

@@ -16,6 +16,7 @@ use super::link::{Listener, Unasked};
 use super::ops::Ops;
 use super::options::RemoteOptions;
 use super::session::{Deaf, Session};
+use super::tick::TickBuffers;
 use crate::record::Status;
 use crate::ring::ControlWords;
 use crate::worker::memory::SharedMemory;
@@ -105,6 +106,7 @@ pub(super) struct Connection {
     /// Per lane, how many tokens the callback has had beyond the accepted emits.
     pub(super) ahead: HashMap<u64, u32>,
     pub(super) ticks: u64,
+    pub(super) buffers: TickBuffers,
 }
 
 impl core::fmt::Debug for Connection {
@@ -148,6 +150,7 @@ impl Connection {
             faulted: BTreeSet::new(),
             ahead: HashMap::new(),
             ticks: 0,
+            buffers: TickBuffers::default(),
         };
         let session = Session::start(&mut *connection.launcher, &connection.control_memory, &connection.options)?;
         connection.capabilities = Some(session.ack.capabilities.clone());

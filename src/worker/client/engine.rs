@@ -381,7 +381,7 @@ impl Engine for RemoteEngine {
             return None;
         }
         let ask = |connection: &mut Connection| {
-            connection.renew(&[lane_tag])?;
+            connection.renew([lane_tag])?;
             Ok(SyncRequest::LaneSequence { lane_tag })
         };
         let remote = self.ask(ask, field!(LaneSequence, sequence)).ok()?;
@@ -659,7 +659,7 @@ impl Engine for RemoteEngine {
 fn bring_lane_of(connection: &mut Connection, sequence: SeqHandle) -> Result<(), Trouble> {
     let has = |lane: &Lane| lane.sequence == Some(sequence) && !lane.resident;
     let tag = connection.lanes.iter().find(|(_, lane)| has(lane)).map(|(&tag, _)| tag);
-    tag.map_or(Ok(()), |tag| connection.renew(&[tag]))
+    tag.map_or(Ok(()), |tag| connection.renew([tag]))
 }
 
 /// Frees something whose name is given back already; a worker that is gone has none of it.

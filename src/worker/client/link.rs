@@ -166,12 +166,13 @@ impl Link {
                 (pulse, deadline) => pulse.or(deadline),
             };
             let spoke = {
-                let mut waited = vec![PollFd::new(&self.frames, PollFlags::IN)];
-                if let Some(errors) = process.as_ref().and_then(WorkerProcess::errors) {
-                    waited.push(PollFd::from_borrowed_fd(errors, PollFlags::IN));
-                }
-                poll_until(&mut waited, until)?;
-                waited.get(1).is_some_and(|errors| !errors.revents().is_empty())
+                let frames = PollFd::new(&self.frames, PollFlags::IN);
+                let errors = process.as_ref().and_then(WorkerProcess::errors);
+                let errors = errors.map(|errors| PollFd::from_borrowed_fd(errors, PollFlags::IN));
+                let count = 1 + usize::from(errors.is_some());
+                let mut waited = [frames.clone(), errors.unwrap_or(frames)];
+                poll_until(&mut waited[..count], until)?;
+                waited[..count].get(1).is_some_and(|errors| !errors.revents().is_empty())
             };
             if spoke && let Some(process) = process {
                 process.listen();

@@ -31,8 +31,9 @@ pub(super) struct Admitted {
     pub(super) bias: u64,
 }
 
-/// The records of a plan.
-struct Records {
+/// The records of a plan; kept, they keep their memory.
+#[derive(Debug, Default)]
+pub(super) struct Records {
     admits: Vec<LaneAdmit>,
     commits: Vec<LaneCommit>,
     prefills: Vec<LanePrefill>,
@@ -42,22 +43,22 @@ struct Records {
 }
 
 impl Records {
-    /// Reads all arrays, in the order of T-11.
-    fn read(plan: &TickPlan, memory: &dyn Memory) -> Result<Self, Status> {
+    /// Reads all arrays, in the order of T-11, in place of what was read before.
+    fn read(&mut self, plan: &TickPlan, memory: &dyn Memory) -> Result<(), Status> {
         if plan.struct_size < TickPlan::MIN_PREFIX as u64 {
             return Err(Status::RejectBadStruct);
         }
-        fn all<T: Record>(array: &Array, memory: &dyn Memory) -> Result<Vec<T>, Status> {
-            Ok(array.elements_within(memory)?.collect())
+        fn all<T: Record>(list: &mut Vec<T>, array: &Array, memory: &dyn Memory) -> Result<(), Status> {
+            list.clear();
+            list.extend(array.elements_within::<T>(memory)?);
+            Ok(())
         }
-        Ok(Self {
-            admits: all(&plan.admits, memory)?,
-            commits: all(&plan.commits, memory)?,
-            prefills: all(&plan.prefills, memory)?,
-            decodes: all(&plan.decodes, memory)?,
-            retires: all(&plan.retires, memory)?,
-            victims: all(&plan.shed_policy.victim_lanes, memory)?,
-        })
+        all(&mut self.admits, &plan.admits, memory)?;
+        all(&mut self.commits, &plan.commits, memory)?;
+        all(&mut self.prefills, &plan.prefills, memory)?;
+        all(&mut self.decodes, &plan.decodes, memory)?;
+        all(&mut self.retires, &plan.retires, memory)?;
+        all(&mut self.victims, &plan.shed_policy.victim_lanes, memory)
     }
 }
 
@@ -71,7 +72,7 @@ fn unreadable(error: RingError) -> payload::TokenRef {
 }
 
 impl Connection {
-    /// Turns a plan into what is sent. Lanes that it speaks of are put into the worker first, if they are not there.
+    /// Turns a plan into what is sent, in place of what was sent before. Lanes that it speaks of are put into the worker first, if they are not there.
     ///
     /// # Errors
     /// What is wrong with its arrays; `RejectBudget` when the rings of the link cannot carry it; `NeedsReplan` when a fresh worker has no
@@ -82,22 +83,21 @@ impl Connection {
         memory: &dyn Memory,
         rings: &dyn Rings,
         accepted_seq: Option<u64>,
-    ) -> Result<Outgoing, Trouble> {
-        let mut records = Records::read(plan, memory)?;
-        self.check_bounds(&records)?;
-        let departed = self.bring_back(&mut records)?;
-        let mut out = Outgoing { departed, ..Outgoing::default() };
+        (records, out): (&mut Records, &mut Outgoing),
+    ) -> Result<(), Trouble> {
+        records.read(plan, memory)?;
+        self.check_bounds(records)?;
+        out.departed = self.bring_back(records)?;
         // A number that is not higher than the last is refused by the worker, in its place among the checks (T-18).
         let stale = accepted_seq.is_some_and(|last| plan.plan_seq <= last);
         out.wire.flags = plan.flags;
         out.wire.prefill_token_budget = plan.prefill_token_budget;
         out.wire.max_decode_lanes = plan.max_decode_lanes;
-        out.wire.shed_policy = payload::Shed {
-            victim_lanes: records.victims,
-            evictable_cache_classes: plan.shed_policy.evictable_cache_classes,
-            protected_quota_bytes: plan.shed_policy.protected_quota_bytes,
-            max_evict_bytes: plan.shed_policy.max_evict_bytes,
-        };
+        let shed = &mut out.wire.shed_policy;
+        shed.victim_lanes.clone_from(&records.victims);
+        shed.evictable_cache_classes = plan.shed_policy.evictable_cache_classes;
+        shed.protected_quota_bytes = plan.shed_policy.protected_quota_bytes;
+        shed.max_evict_bytes = plan.shed_policy.max_evict_bytes;
         // Leases first: one that has to be had again takes ticks, and slots of token-in, of its own.
         let leases: Vec<u64> =
             records.admits.iter().map(|admit| admit.seed_handle).filter(|&lease| lease != 0).collect();
@@ -105,16 +105,20 @@ impl Connection {
             self.lease_for(lease)?;
         }
         out.wire.plan_seq = if stale { 0 } else { self.next_seq };
+        out.wire.admits.clear();
+        out.admitted.clear();
         for admit in &records.admits {
             let (wire, admitted) = self.admit(admit, rings)?;
             out.wire.admits.push(wire);
             out.admitted.push(admitted);
         }
-        out.wire.commits = records.commits.iter().map(|commit| self.commit(commit)).collect();
-        out.wire.prefills = records.prefills.iter().map(|prefill| self.prefill(prefill)).collect();
+        out.wire.commits.clear();
+        out.wire.commits.extend(records.commits.iter().map(|commit| self.commit(commit)));
+        out.wire.prefills.clear();
+        out.wire.prefills.extend(records.prefills.iter().map(|prefill| self.prefill(prefill)));
         refill(&mut out.wire.decodes, &records.decodes);
         refill(&mut out.wire.retires, &records.retires);
-        Ok(out)
+        Ok(())
     }
 
     /// What the rings of the link can carry in one tick (W-49).
@@ -143,16 +147,14 @@ impl Connection {
         if worked.chain(records.commits.iter().map(|commit| commit.lane_tag)).any(ended) {
             return Err(Status::RejectIllegalCombination.into());
         }
-        let mut needed: Vec<u64> = Vec::new();
-        needed.extend(records.admits.iter().map(|admit| admit.lane_tag));
-        needed.extend(records.commits.iter().map(|commit| commit.lane_tag));
-        needed.extend(records.prefills.iter().map(|prefill| prefill.lane_tag));
-        needed.extend(records.decodes.iter().map(|decode| decode.lane_tag));
+        let admitted = records.admits.iter().map(|admit| admit.lane_tag);
+        let committed = records.commits.iter().map(|commit| commit.lane_tag);
+        let prefilled = records.prefills.iter().map(|prefill| prefill.lane_tag);
+        let decoded = records.decodes.iter().map(|decode| decode.lane_tag);
+        self.renew(admitted.chain(committed).chain(prefilled).chain(decoded))?;
         // A lane that is published is computed again for it, room permitting; it is a favour to those who come later.
         let published = records.retires.iter().filter(|retire| retire.publish_to_cache != 0);
-        let published: Vec<u64> = published.map(|retire| retire.lane_tag).collect();
-        self.renew(&needed)?;
-        match self.renew(&published) {
+        match self.renew(published.map(|retire| retire.lane_tag)) {
             Err(Trouble::Refused(_)) => {}
             renewed => renewed?,
         }

@@ -67,10 +67,9 @@ impl Connection {
     ///
     /// # Errors
     /// `NeedsReplan`: no room for one of them, which stays out. Or the worker is gone.
-    pub(super) fn renew(&mut self, tags: &[u64]) -> Result<(), Trouble> {
+    pub(super) fn renew(&mut self, tags: impl IntoIterator<Item = u64>) -> Result<(), Trouble> {
         let missing = |lane: &super::lanes::Lane| !lane.resident;
-        let mut absent: Vec<u64> =
-            tags.iter().copied().filter(|tag| self.lanes.get(tag).is_some_and(missing)).collect();
+        let mut absent: Vec<u64> = tags.into_iter().filter(|tag| self.lanes.get(tag).is_some_and(missing)).collect();
         absent.sort_unstable();
         absent.dedup();
         for chunk in absent.chunks(AT_ONCE) {

@@ -1,5 +1,8 @@
 #![forbid(unsafe_code)]
 //! One tick over the link: sent, waited for, its events brought into the host's rings and records.
+//!
+//! # Invariants
+//! A tick like the one before takes no new memory, but where the history of a lane outgrows what it has: plan, reply, events and tokens keep theirs.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -10,19 +13,68 @@ use super::error::LinkError;
 use super::events::{EventStore, emit};
 use super::lanes::{Lane, Row, emitted, settle};
 use super::link::{Listener, Unasked};
-use super::plan::Outgoing;
+use super::plan::{Outgoing, Records};
 use crate::record::constant::{admit_status, fault, tick_status};
 use crate::record::view::{Memory, Plain};
 use crate::record::{LaneFault, PartialEmit, RingRef, Status, TickPlan, TokenRef};
 use crate::ring::{ControlWords, Rings};
+use crate::worker::codec::{PayloadError, Reader, Wire};
 use crate::worker::message::kind;
-use crate::worker::payload::{LaneRetire, Plan, TickEvents, TickResult};
+use crate::worker::payload::{LaneRetire, Plan, TickEvents};
+
+/// Memory that ticks use one after the other.
+#[derive(Debug, Default)]
+pub(super) struct TickBuffers {
+    records: Records,
+    out: Outgoing,
+    /// Per lane of the plan: tokens heard now, and tokens that the callback had already.
+    heard: HashMap<u64, (u32, u32)>,
+    answer: Answer,
+    emitted: Vec<Emitted>,
+}
+
+/// What became of a plan, as `TickResult`, read in place.
+#[derive(Debug, Default)]
+struct Answer {
+    /// The status of one that was rejected; the events then are older.
+    rejected: Option<i32>,
+    events: TickEvents,
+}
+
+impl Wire for Answer {
+    const LEAST_BYTES: usize = 1;
+    /// A host only reads them.
+    fn put(&self, out: &mut Vec<u8>) {
+        match self.rejected {
+            None => {
+                0u32.put(out);
+                self.events.put(out);
+            }
+            Some(status) => {
+                1u32.put(out);
+                status.put(out);
+            }
+        }
+    }
+    fn get(&mut self, reader: &mut Reader<'_>) -> Result<(), PayloadError> {
+        match reader.variant()? {
+            0 => {
+                self.rejected = None;
+                self.events.get(reader)
+            }
+            1 => {
+                self.rejected = Some(reader.take()?);
+                Ok(())
+            }
+            got => Err(PayloadError::Variant { got }),
+        }
+    }
+}
 
 /// Hears a tick: tokens for the callback, ends of operations; and hurries the worker when the host wants it.
 struct Tick<'t> {
     partial: Option<PartialEmit>,
-    /// Per lane of the plan: tokens heard now, and tokens that the callback had already.
-    heard: HashMap<u64, (u32, u32)>,
+    heard: &'t mut HashMap<u64, (u32, u32)>,
     done: DoneList,
     rings: &'t dyn Rings,
     control: Arc<ControlWords>,
@@ -59,13 +111,15 @@ impl Connection {
     /// Sends a plan and waits for what becomes of it.
     fn submit(
         &mut self,
-        out: &Outgoing,
+        buffers: &mut TickBuffers,
         plan: &TickPlan,
         rings: &dyn Rings,
         again: bool,
-    ) -> Result<TickEvents, Trouble> {
+    ) -> Result<(), Trouble> {
+        let TickBuffers { out, heard, answer, .. } = buffers;
         let ahead = |tag: u64| self.ahead.get(&tag).copied().unwrap_or(0);
-        let heard = out.wire.decodes.iter().map(|decode| (decode.lane_tag, (0, ahead(decode.lane_tag)))).collect();
+        heard.clear();
+        heard.extend(out.wire.decodes.iter().map(|decode| (decode.lane_tag, (0, ahead(decode.lane_tag)))));
         // A tick that is run again runs through: a lane must come at least as far as the callback has heard.
         let may_yield = !again;
         self.control.set_yield(may_yield && rings.yield_requested());
@@ -79,22 +133,21 @@ impl Connection {
             interval: self.options.control_interval.max(Duration::from_micros(50)),
             may_yield,
         };
-        let (limit, mut result) = (self.options.tick_timeout, TickResult::default());
+        let limit = self.options.tick_timeout;
         let kinds = (kind::TICK_SUBMIT, kind::TICK_RESULT);
         let answered = match self.live() {
-            Ok(session) => session.ask(kinds, &out.wire, &mut result, &mut tick, limit).map_err(Trouble::from),
+            Ok(session) => session.ask(kinds, &out.wire, answer, &mut tick, limit).map_err(Trouble::from),
             Err(trouble) => Err(trouble),
         };
         let Tick { heard, done, .. } = tick;
-        self.ahead.extend(heard.into_iter().filter(|&(_, (_, told))| told > 0).map(|(tag, (_, told))| (tag, told)));
+        let told = heard.iter().filter(|&(_, &(_, told))| told > 0);
+        self.ahead.extend(told.map(|(&tag, &(_, told))| (tag, told)));
         self.ops.note(&done.0);
         answered?;
-        match result {
-            TickResult::Events(events) => Ok(events),
-            TickResult::Rejected { status } => match status_of(status) {
-                Status::Fatal => Err(LinkError::EngineFatal.into()),
-                status => Err(status.into()),
-            },
+        match answer.rejected.map(status_of) {
+            None => Ok(()),
+            Some(Status::Fatal) => Err(LinkError::EngineFatal.into()),
+            Some(status) => Err(status.into()),
         }
     }
 
@@ -113,13 +166,17 @@ impl Connection {
         let expired = self.ticks;
         self.leases.retain(|lease| lease.expires_at.is_none_or(|last| last >= expired));
         let mut again = false;
-        self.with_worker(|connection| {
-            let out = connection.outgoing(plan, memory, rings, accepted)?;
+        let mut buffers = std::mem::take(&mut self.buffers);
+        let ran = self.with_worker(|connection| {
+            let TickBuffers { records, out, .. } = &mut buffers;
+            connection.outgoing(plan, memory, rings, accepted, (records, out))?;
             let retried = std::mem::replace(&mut again, true);
-            let events = connection.submit(&out, plan, rings, retried)?;
+            connection.submit(&mut buffers, plan, rings, retried)?;
             connection.next_seq += 1;
-            connection.take_over(plan.plan_seq, out, &events, rings, store)
-        })?;
+            connection.take_over(plan.plan_seq, &mut buffers, rings, store)
+        });
+        self.buffers = buffers;
+        ran?;
         self.ticks += 1;
         Ok(())
     }
@@ -130,12 +187,13 @@ impl Connection {
     fn take_over(
         &mut self,
         plan_seq: u64,
-        mut out: Outgoing,
-        events: &TickEvents,
+        buffers: &mut TickBuffers,
         rings: &mut dyn Rings,
         store: &mut EventStore,
     ) -> Result<(), Trouble> {
-        let read = self.read_emits(&out.wire, events)?;
+        let TickBuffers { out, answer: Answer { events, .. }, emitted: read, .. } = buffers;
+        let events = &*events;
+        self.read_emits(&out.wire, events, read)?;
         store.fill(events);
         self.ops.report(&events.op_completions, &mut store.op_completions);
         for tag in out.wire.retires.iter().map(|retire| retire.lane_tag).chain(out.departed.iter().copied()) {
@@ -143,10 +201,10 @@ impl Connection {
             self.doomed.remove(&tag);
             self.faulted.remove(&tag);
         }
-        self.begin_lanes(&mut out, events);
+        self.begin_lanes(out, events);
         settle(&mut self.lanes, &out.wire, events);
         let mut overflowed = Vec::new();
-        for (source, read) in events.emits.iter().zip(read) {
+        for (source, read) in events.emits.iter().zip(&*read) {
             match self.write_emit(source, read, rings) {
                 Some((token_ref, row)) => store.emits.push(emit(source, token_ref, row)),
                 None => overflowed.push(source.lane_tag),
@@ -171,17 +229,19 @@ impl Connection {
     }
 
     /// Reads what lanes emitted out of the rings of the link, before anything is noted.
-    fn read_emits(&mut self, plan: &Plan, events: &TickEvents) -> Result<Vec<Emitted>, Trouble> {
+    fn read_emits(&mut self, plan: &Plan, events: &TickEvents, read: &mut Vec<Emitted>) -> Result<(), Trouble> {
         let wrong = |what| Err(LinkError::Protocol(what).into());
         if events.admit_results.len() != plan.admits.len() || events.emits.len() > plan.decodes.len() {
             return wrong("events that do not fit their plan");
         }
-        let mut read = Vec::with_capacity(events.emits.len());
-        for source in &events.emits {
+        read.resize_with(events.emits.len().max(read.len()), Emitted::default);
+        for (source, emitted) in events.emits.iter().zip(read) {
             if !plan.decodes.iter().any(|decode| decode.lane_tag == source.lane_tag) {
                 return wrong("an emit of a lane that did not decode");
             }
-            let mut emitted = Emitted::default();
+            emitted.tokens.clear();
+            emitted.row.clear();
+            emitted.has_tokens = false;
             let session = self.live()?;
             if source.token_ref.generation != 0 {
                 let reference = TokenRef::from(&source.token_ref);
@@ -197,16 +257,15 @@ impl Connection {
             {
                 return wrong("a row that cannot be read");
             }
-            read.push(emitted);
         }
-        Ok(read)
+        Ok(())
     }
 
     /// Writes what a lane emitted into the host's rings; none when they cannot hold it.
     fn write_emit(
         &mut self,
         source: &crate::worker::payload::LaneEmit,
-        read: Emitted,
+        read: &Emitted,
         rings: &mut dyn Rings,
     ) -> Option<(TokenRef, RingRef)> {
         let written = if read.has_tokens { rings.write_tokens(&read.tokens).ok()? } else { TokenRef::zeroed() };
@@ -271,7 +330,7 @@ impl Connection {
     }
 }
 
-/// What one lane emitted.
+/// What one lane emitted; what is kept beyond a tick is its memory.
 #[derive(Debug, Default)]
 struct Emitted {
     tokens: Vec<u32>,

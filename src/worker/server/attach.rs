@@ -3,9 +3,11 @@
 //!
 //! # Invariants
 //! - The rings are live together or not at all, and each is attached once.
+//! - What is mapped cannot be cut short by the host; the rest is reached by position, and [`Attached::whole`] says when it is no more.
 //! - A buffer is named by the host's number; an operation that writes to it keeps it until its end is told.
 
-use std::collections::HashMap;
+use core::ffi::c_void;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +17,11 @@ use super::{Request, ServeError, ServerOptions, WorkerServer};
 use crate::engine::Engine;
 use crate::record::RingDesc;
 use crate::record::constant::{control, ring_kind, ring_role};
-use crate::ring::{ControlWords, SharedRing, SharedRings, segment_bytes};
+use crate::ring::{ByPosition, ControlWords, SharedRing, SharedRings, Store, segment_bytes};
 use crate::worker::memory::SharedMemory;
 use crate::worker::message::Message;
 use crate::worker::payload::{BufAttach, RingAck, RingAttach, RingKind, RingSpec};
+use crate::worker::positioned::Unsealed;
 use crate::worker::socket::receive_descriptor;
 
 /// The tag that comes with the control segment.
@@ -34,6 +37,8 @@ pub(super) struct Attached {
     waiting: Vec<SharedRing>,
     live: bool,
     rings: SharedRings,
+    /// By its tag, the memory of rings and control words that is not mapped.
+    unsealed: BTreeMap<u64, Arc<Unsealed>>,
     buffers: HashMap<u64, Arc<Buffer>>,
 }
 
@@ -46,6 +51,7 @@ impl Attached {
             waiting: Vec::new(),
             live: false,
             rings: SharedRings::new(),
+            unsealed: BTreeMap::new(),
             buffers: HashMap::new(),
         }
     }
@@ -82,12 +88,34 @@ impl Attached {
         Ok(descriptor)
     }
 
-    /// The next descriptor, mapped: `bytes` of an object that has them.
-    fn receive(&self, what: &'static str, tag: u64, bytes: u64) -> Result<SharedMemory, ServeError> {
+    /// The next descriptor as memory: `bytes` of an object that has them. It is mapped if the host cannot cut it short, and reached by
+    /// position otherwise: hosts pass such objects, too.
+    fn receive(&mut self, what: &'static str, tag: u64, bytes: u64) -> Result<(Store, *mut c_void), ServeError> {
         let descriptor = self.descriptor(what, tag)?;
         let wrong = |reason: String| ServeError::Attach { what, reason };
         let bytes = usize::try_from(bytes).map_err(|_| wrong(format!("{bytes} bytes cannot be mapped")))?;
-        SharedMemory::map(descriptor, bytes).map_err(|error| wrong(error.to_string()))
+        self.unsealed.remove(&tag);
+        if SharedMemory::can_be_mapped(descriptor.as_fd()) {
+            let memory = SharedMemory::map(descriptor, bytes).map_err(|error| wrong(error.to_string()))?;
+            let mapping = memory.mapping();
+            let base = mapping.base();
+            return Ok((mapping.into(), base));
+        }
+        let object = Unsealed::new(descriptor, bytes).map_err(|error| wrong(error.to_string()))?;
+        let object = Arc::new(object);
+        self.unsealed.insert(tag, Arc::clone(&object));
+        Ok((Store::Positioned(object as Arc<dyn ByPosition>), core::ptr::null_mut()))
+    }
+
+    /// Whether all that is attached is there still, as far as it was touched.
+    ///
+    /// # Errors
+    /// `Cut`: the host has cut short what it lent.
+    pub(super) fn whole(&self) -> Result<(), ServeError> {
+        let cut = self.unsealed.iter().find(|(_, object)| object.has_failed());
+        cut.map_or(Ok(()), |(&tag, _)| {
+            Err(ServeError::Cut { what: if tag == CONTROL_TAG { "control segment" } else { "ring" } })
+        })
     }
 
     /// Takes a buffer, in place of one with the same number (W-40).
@@ -109,9 +137,9 @@ impl Attached {
         let what = "ring";
         let wrong = |reason: String| ServeError::Attach { what, reason };
         let id = attach.ring_id;
-        let spec = self.specs.iter().find(|spec| spec.ring_id == id);
+        let spec = self.specs.iter().find(|spec| spec.ring_id == id).cloned();
         let spec = spec.ok_or_else(|| wrong(format!("no ring {id} was offered")))?;
-        if attach.layout != *spec {
+        if attach.layout != spec {
             return Err(wrong(format!("another layout than ring {id} was offered with")));
         }
         if self.live || self.waiting.iter().any(|ring| ring.id() == id) {
@@ -119,7 +147,7 @@ impl Attached {
         }
         let layout = |error| ServeError::Layout { what, error };
         let bytes = segment_bytes(spec.slots, spec.slot_bytes).map_err(layout)?;
-        let memory = self.receive(what, id.into(), bytes as u64)?;
+        let (memory, base) = self.receive(what, id.into(), bytes as u64)?;
         let kind = match spec.kind {
             RingKind::Tokens => ring_kind::TOKENS,
             RingKind::Logits => ring_kind::LOGITS,
@@ -133,10 +161,10 @@ impl Attached {
             slots: spec.slots,
             slot_bytes: spec.slot_bytes,
             _pad0: 0,
-            base: memory.mapping().base(),
+            base,
             len: bytes as u64,
         };
-        let ring = SharedRing::open(&desc, memory.mapping()).map_err(layout)?;
+        let ring = SharedRing::open(&desc, memory).map_err(layout)?;
         accept(&desc).map_err(|status| wrong(status.to_string()))?;
         self.waiting.push(ring);
         if self.waiting.len() == self.specs.len() {
@@ -150,8 +178,8 @@ impl Attached {
     fn control(&mut self, bytes: u32) -> Result<(), ServeError> {
         let what = "control segment";
         let needed = u64::from(bytes).max(control::BYTES as u64);
-        let memory = self.receive(what, CONTROL_TAG, needed)?;
-        let words = ControlWords::open(memory.mapping()).map_err(|error| ServeError::Layout { what, error })?;
+        let (memory, _) = self.receive(what, CONTROL_TAG, needed)?;
+        let words = ControlWords::open(memory).map_err(|error| ServeError::Layout { what, error })?;
         self.rings.attach_control(words);
         Ok(())
     }

@@ -1,8 +1,5 @@
 #![forbid(unsafe_code)]
-//! A buffer of the host (W-40): a shared object that is read and written by position, and never mapped.
-//!
-//! An object that its owner cuts short while it is mapped kills whoever touches it. Bytes that are taken once, or given once, need no
-//! mapping: a read that comes to the end says so.
+//! A buffer of the host (W-40). Bytes that are taken once, or given once, need no mapping.
 //!
 //! # Invariants
 //! - What is read takes no more memory than the host has filled with bytes of its own, and what cannot be had is refused (W-74).
@@ -10,11 +7,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{OFlags, Stat, fcntl_getfl, fstat};
-use rustix::io::{Errno, pread, pwrite};
-
 use crate::record::Status;
 use crate::record::constant::envelope;
+use crate::worker::positioned::Positioned;
 
 /// Where the length of an envelope's payload lies.
 const PAYLOAD_LENGTH_AT: u64 = 120;
@@ -23,30 +18,20 @@ const BLOCK_BYTES: u64 = 512;
 
 /// A shared object of the host.
 #[derive(Debug)]
-pub(super) struct Buffer {
-    object: OwnedFd,
-    bytes: u64,
-}
+pub(super) struct Buffer(Positioned);
 
 impl Buffer {
     /// The first `bytes` of an object.
     ///
     /// # Errors
-    /// `InvalidInput`: the object is shorter, nothing of it is asked, or it cannot be both read and written.
+    /// As [`Positioned::new`].
     pub(super) fn new(object: OwnedFd, bytes: u64) -> io::Result<Self> {
-        let invalid = |reason| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-        if fcntl_getfl(&object)? & OFlags::RWMODE != OFlags::RDWR {
-            return invalid("the shared object cannot be read and written");
-        }
-        if bytes == 0 || size(&fstat(&object)?) < bytes {
-            return invalid("the shared object is too short");
-        }
-        Ok(Self { object, bytes })
+        Positioned::new(object, bytes).map(Self)
     }
 
     /// Bytes that the host lends.
     pub(super) fn len_bytes(&self) -> u64 {
-        self.bytes
+        self.0.len_bytes()
     }
 
     /// The envelope at the front, copied out once (W-56).
@@ -57,10 +42,9 @@ impl Buffer {
     pub(super) fn envelope(&self) -> Result<Vec<u8>, Status> {
         let mismatch = Status::EnvelopeMismatch;
         // The host may have cut the object since it was announced.
-        let object = fstat(&self.object).map_err(|_| mismatch)?;
-        let there = size(&object).min(self.bytes);
+        let (there, object) = self.0.there().ok_or(mismatch)?;
         let mut length = [0u8; 8];
-        if there < envelope::BYTES as u64 || !self.read(PAYLOAD_LENGTH_AT, &mut length) {
+        if there < envelope::BYTES as u64 || !self.0.read(PAYLOAD_LENGTH_AT, &mut length) {
             return Err(mismatch);
         }
         let held = u64::try_from(object.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES);
@@ -70,55 +54,20 @@ impl Buffer {
         let mut sealed = Vec::new();
         sealed.try_reserve_exact(bytes).map_err(|_| Status::NeedsReplan)?;
         sealed.resize(bytes, 0);
-        if self.read(0, &mut sealed) { Ok(sealed) } else { Err(mismatch) }
+        if self.0.read(0, &mut sealed) { Ok(sealed) } else { Err(mismatch) }
     }
 
     /// Puts sealed bytes at the front; answers whether they fit (W-58).
     pub(super) fn put(&self, sealed: &[u8]) -> bool {
-        let room = fstat(&self.object).map_or(0, |object| size(&object)).min(self.bytes);
-        sealed.len() as u64 <= room && self.write(sealed)
+        self.0.write(0, sealed)
     }
-
-    /// Reads all of `out`; false when the object ends before.
-    fn read(&self, mut at: u64, mut out: &mut [u8]) -> bool {
-        while !out.is_empty() {
-            match pread(&self.object, &mut *out, at) {
-                Ok(count) if count > 0 => {
-                    at += count as u64;
-                    out = &mut out[count..];
-                }
-                Err(Errno::INTR) => {}
-                Ok(_) | Err(_) => return false,
-            }
-        }
-        true
-    }
-
-    /// Writes all of `bytes` to the front; false when the object does not take them.
-    fn write(&self, mut bytes: &[u8]) -> bool {
-        let mut at = 0;
-        while !bytes.is_empty() {
-            match pwrite(&self.object, bytes, at) {
-                Ok(count) if count > 0 => {
-                    at += count as u64;
-                    bytes = &bytes[count..];
-                }
-                Err(Errno::INTR) => {}
-                Ok(_) | Err(_) => return false,
-            }
-        }
-        true
-    }
-}
-
-fn size(object: &Stat) -> u64 {
-    u64::try_from(object.st_size).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use rustix::io::pwrite;
 
     fn object(bytes: u64) -> OwnedFd {
         let object = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("an object");

@@ -193,6 +193,12 @@ pub enum ServeError {
         /// What is wrong with it.
         error: LayoutError,
     },
+    /// The host has cut short what it had attached.
+    #[error("{what}: the shared object was cut short")]
+    Cut {
+        /// What was attached.
+        what: &'static str,
+    },
     /// The stream failed.
     #[error("the link failed: {0}")]
     Io(#[from] io::Error),
@@ -249,6 +255,7 @@ impl<E: Engine + ?Sized> WorkerServer<E> {
         loop {
             while let Some(frame) = reader.next()? {
                 self.handle(&frame)?;
+                self.attached.whole()?;
                 self.pump()?;
             }
             let wait = self.pause();

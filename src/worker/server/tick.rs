@@ -23,6 +23,8 @@ pub(super) struct TickBuffers {
     arena: RecordArena,
     /// Variant 0 of the result, which is sent as it lies here.
     result: Events,
+    /// Tokens that are told of while the tick runs.
+    emit: TickEmit,
 }
 
 /// Events as they are sent.
@@ -79,7 +81,7 @@ impl Rings for WatchedRings<'_> {
 impl<E: Engine + ?Sized> WorkerServer<E> {
     pub(super) fn run_tick(&mut self, request: Request, payload: &[u8]) -> Result<(), ServeError> {
         self.need_rings(request)?;
-        let TickBuffers { plan, records, arena, result } = &mut self.tick;
+        let TickBuffers { plan, records, arena, result, emit } = &mut self.tick;
         let read = plan.get(&mut Reader::new(payload));
         read.map_err(|error| ServeError::Payload { kind: request.kind, error })?;
         let record = plan_record(plan, arena, records);
@@ -87,7 +89,6 @@ impl<E: Engine + ?Sized> WorkerServer<E> {
         let engine = &mut *self.engine;
         let ticked = if plan.flags & tick_flag::PARTIAL_EMITS != 0 {
             let link = &mut self.link;
-            let mut emit = TickEmit::default();
             let mut broken = false;
             let mut receive = |lane_tag: u64, tokens: &[u32]| {
                 if broken {
@@ -96,12 +97,14 @@ impl<E: Engine + ?Sized> WorkerServer<E> {
                 emit.lane_tag = lane_tag;
                 emit.tokens.clear();
                 emit.tokens.extend_from_slice(tokens);
-                broken = link.reply_payload(kind::TICK_EMIT, 0, &emit).is_err();
+                broken = link.reply_payload(kind::TICK_EMIT, 0, emit).is_err();
             };
             record.with_partial_emits(&mut receive, |record| tick_into(engine, record, arena, &mut rings, result))
         } else {
             tick_into(engine, &record, arena, &mut rings, result)
         };
+        // What was emitted into memory that is gone is not told of.
+        self.attached.whole()?;
         match ticked {
             Ok(()) => {
                 self.mem = self.tick.result.0.mem.clone();
