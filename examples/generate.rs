@@ -30,8 +30,8 @@ usage: generate [FLAGS]
   --top-k K  --top-p P  --min-p P  --repeat-penalty R
   --seed N              names the sequence of draws (default: 0)
   --threads N           threads that compute (default: one per processor)
-  --device cpu|cuda|cuda:N
-                        where to run: the processor, or CUDA device N, 0 unless stated (default: cpu)
+  --device cpu|cuda|cuda:N|cuda:N,M...
+                        where to run: the processor, CUDA device N, 0 unless stated, or several together (default: cpu)
   --draft prompt-lookup|FILE.gguf
                         draft from the text itself, or with a smaller model of the same vocabulary
   --exact               f32 activations: the default
@@ -114,7 +114,7 @@ fn parse_args() -> Result<Option<Args>, Failure> {
             Long("seed") => args.admit.rng_counter_base = spread(parser.value()?.parse()?),
             Long("threads") => args.options.threads = parser.value()?.parse()?,
             Long("device") => {
-                (args.options.device, args.options.device_index) = parse_device(&parser.value()?.string()?)?;
+                set_device(&mut args.options, &parser.value()?.string()?)?;
             }
             Long("draft") => args.draft = Some(parser.value()?.string()?),
             Long("schema") => args.grammar = Some(Form::Schema(std::fs::read_to_string(parser.value()?)?)),
@@ -143,13 +143,23 @@ fn parse_ids(text: &str) -> Result<Vec<u32>, Failure> {
     Ok(text.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>()?)
 }
 
-fn parse_device(name: &str) -> Result<(Device, u32), Failure> {
-    match name.split_once(':') {
-        None if name == "cpu" => Ok((Device::Cpu, 0)),
-        None if name == "cuda" => Ok((Device::Cuda, 0)),
-        Some(("cuda", index)) => Ok((Device::Cuda, index.parse()?)),
-        _ => Err(format!("no device named {name}").into()),
-    }
+fn set_device(options: &mut ModelOptions, name: &str) -> Result<(), Failure> {
+    (options.device, options.device_index, options.device_mask) = match name.split_once(':') {
+        None if name == "cpu" => (Device::Cpu, 0, 0),
+        None if name == "cuda" => (Device::Cuda, 0, 0),
+        Some(("cuda", list)) if list.contains(',') => {
+            let bit = |index: &str| Ok::<_, Failure>(1_u64.checked_shl(index.trim().parse()?).unwrap_or(0));
+            let bits = list.split(',').map(bit).collect::<Result<Vec<_>, _>>()?;
+            let mask = bits.iter().fold(0, |mask, bit| mask | bit);
+            if mask.count_ones() as usize != bits.len() {
+                return Err(format!("devices {list}: each is named once, from 0 to 63").into());
+            }
+            (Device::Cuda, 0, mask)
+        }
+        Some(("cuda", index)) => (Device::Cuda, index.parse()?, 0),
+        _ => return Err(format!("no device named {name}").into()),
+    };
+    Ok(())
 }
 
 /// Draws are named by position, so nearby seeds must not give overlapping positions.

@@ -56,6 +56,7 @@ records! {
         worker: "const char *",
         worker_timeout_ms: "uint32_t",
         worker_restarts: "uint32_t",
+        device_mask: "uint64_t",
     }
     record ClaimedSampling "ClaimedSampling" "ictus_claimed_sampling_t" {
         struct_size: "uint64_t",

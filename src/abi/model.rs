@@ -102,8 +102,11 @@ pub struct OpenOptions {
     /// Fresh workers that one call may use up when one dies: the call then answers `ICTUS_ERR_FATAL`, and a later one tries again. 0 is
     /// 3; `ICTUS_NO_RESTARTS` never replaces one.
     pub worker_restarts: u32,
+    /// Several CUDA devices that compute together, as bits: bit 0 is device 0. 0 is `device_index` alone. Results are those of one
+    /// device; a model has at most as many devices as key and value heads.
+    pub device_mask: u64,
 }
-const _: () = assert!(size_of::<OpenOptions>() == 192);
+const _: () = assert!(size_of::<OpenOptions>() == 200);
 record!(OpenOptions, min_prefix: 80);
 
 /// The bytes that a model takes.
@@ -189,7 +192,9 @@ impl From<Error> for Failure {
         let status = match &error {
             Error::Options(_) => Status::RejectBounds,
             Error::Checkpoint(CheckpointError::Read { .. }) => Status::UnknownHandle,
-            Error::Backend(BackendError::NoDevice { .. }) | Error::NoVocabulary => Status::Unsupported,
+            Error::Backend(BackendError::NoDevice { .. } | BackendError::CannotSpread { .. }) | Error::NoVocabulary => {
+                Status::Unsupported
+            }
             Error::Backend(_) | Error::Runtime(_) => Status::NeedsReplan,
             Error::Core(CoreError::Items { .. } | CoreError::Arena { .. }) => Status::RejectBounds,
             Error::Core(CoreError::Memory) => Status::RejectBudget,
@@ -245,6 +250,7 @@ fn options(source: &OpenOptions) -> Outcome<ModelOptions> {
         grammar_mask_items,
         grammar_lexer_states,
         device_index,
+        device_mask,
         ..
     } = *source;
     let op_fast_checksum = match source.op_fast_checksum {
@@ -255,6 +261,7 @@ fn options(source: &OpenOptions) -> Outcome<ModelOptions> {
     let options = ModelOptions {
         device,
         device_index,
+        device_mask,
         threads,
         host_threads: host_threads(source),
         arithmetic,

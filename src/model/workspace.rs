@@ -8,7 +8,7 @@
 use super::adapter::AdapterRows;
 use super::rope::Ropes;
 use super::spread::Activations;
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, Spread};
 use crate::checkpoint::ModelConfig;
 
 /// Sizes of a workspace.
@@ -60,9 +60,26 @@ impl WorkspaceShape {
 
     /// Bytes of all buffers; none on overflow.
     pub fn bytes(&self) -> Option<u64> {
-        let Self { hidden, query, key, ffn_hidden, angles, turns, .. } = self;
-        let pass_width = (3 * hidden + 2 * query + 2 * key + 2 * ffn_hidden + turns * angles) as u64;
-        let head_width = self.hidden as u64 + self.vocab as u64;
+        self.bytes_on(0, 1)
+    }
+
+    /// Bytes of all buffers of device `member` out of `members`; none on overflow.
+    pub fn bytes_on(&self, member: usize, members: usize) -> Option<u64> {
+        let Activations { whole, queries, keys, attended, collected, columns } = self.spread();
+        let Self { hidden, query, key, ffn_hidden, angles, turns, .. } = *self;
+        let held = |width: usize, spread: Spread| match members {
+            1 => width as u64,
+            _ => spread.held(width, member, members) as u64,
+        };
+        let pass_width = 2 * held(hidden, whole)
+            + held(hidden, collected)
+            + held(query, queries)
+            + held(query, attended)
+            + 2 * held(key, keys)
+            + held(ffn_hidden, collected)
+            + held(ffn_hidden, columns)
+            + turns as u64 * held(angles, whole);
+        let head_width = held(hidden, whole) + held(self.vocab, collected);
         let pass = pass_width.checked_mul(self.rows as u64)?;
         let head = head_width.checked_mul(self.head_rows as u64)?;
         pass.checked_add(head)?.checked_mul(size_of::<f32>() as u64)

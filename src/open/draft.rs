@@ -2,12 +2,14 @@
 //! Draft models: a second, smaller model of the same vocabulary, opened when a host registers it.
 //!
 //! # Limits
-//! A draft model has a pool for as many tokens as the engine's own, and its own threads, which sleep while the other ones work.
+//! A draft model has a pool for as many tokens as the engine's own, and its own threads, which sleep while the other ones work. On several devices it is
+//! spread over all of them too, or runs on the first where it has fewer key and value heads.
 //! [`Drafter::reserved_bytes`] says what it takes, its mapped weights included; a grant reports it.
 
 use std::path::Path;
 
 use super::{Error, Model, ModelOptions};
+use crate::backend::BackendError;
 use crate::speculate::{DraftModelError, DraftModels, Drafter};
 use crate::tokenizer::Tokenizer;
 
@@ -36,7 +38,16 @@ impl Model {
     /// The file does not open, or its vocabulary is another one. Nothing is kept.
     pub fn drafter(&self, path: impl AsRef<Path>) -> Result<Box<dyn Drafter>, DraftModelError> {
         let refused = |error: Error| DraftModelError::Open { reason: error.to_string() };
-        let draft = Self::open(path, &self.draft_options()).map_err(refused)?;
+        let options = self.draft_options();
+        let draft = match Self::open(&path, &options) {
+            // It has too few heads for all devices: it runs on the first.
+            Err(Error::Backend(BackendError::CannotSpread { .. })) => {
+                let device_index = self.device_indices().first().copied().unwrap_or(0);
+                Self::open(&path, &ModelOptions { device_index, device_mask: 0, ..options })
+            }
+            opened => opened,
+        };
+        let draft = draft.map_err(refused)?;
         same_vocabulary(self.tokenizer(), draft.tokenizer())?;
         let plan = draft.memory_plan().map_err(refused)?;
         draft.as_drafter(plan.total_bytes()).map_err(refused)
@@ -46,8 +57,9 @@ impl Model {
     fn draft_options(&self) -> ModelOptions {
         let own = &self.inner.options;
         ModelOptions {
-            device: own.device,
-            device_index: own.device_index,
+            device: own.devices.kind,
+            device_index: self.inner.asked.device_index,
+            device_mask: self.inner.asked.device_mask,
             threads: own.threads as u32,
             host_threads: own.host_threads.clone(),
             arithmetic: own.arithmetic,

@@ -33,11 +33,11 @@ use std::sync::Arc;
 
 use self::draft::DraftFiles;
 use self::options::Resolved;
-use self::place::Place;
+use self::place::{Devices, Place};
 use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::CudaBackend;
+use crate::backend::cuda::{CudaBackend, CudaGroup};
 use crate::chat::{ChatError, ChatTemplate};
 use crate::checkpoint::{Checkpoint, ModelConfig, SamplingDefaults};
 use crate::engine::Engine;
@@ -113,10 +113,12 @@ impl Model {
             ControlFlow::Break(()) => Err(Error::Cancelled),
         };
         options.check()?;
-        let place = Place::find(options.device, options.device_index)?;
+        let devices = Devices::of(options);
+        let place = Place::find(&devices)?;
         tell(0, 0)?;
         let checkpoint = Checkpoint::open(&path)?;
-        let resolved = options.resolve(checkpoint.config(), place::weights_bytes(options.device, &checkpoint))?;
+        devices.check(checkpoint.config())?;
+        let resolved = options.resolve(checkpoint.config(), place::weights_bytes(&devices, &checkpoint))?;
         check_budget(&checkpoint, &resolved, options.memory_budget_bytes)?;
         let total_bytes = checkpoint.tensor_bytes();
         tell(0, total_bytes)?;
@@ -137,9 +139,11 @@ impl Model {
     /// As [`Model::open`].
     pub fn plan(path: impl AsRef<Path>, options: &ModelOptions) -> Result<MemoryPlan, Error> {
         options.check()?;
-        Place::find(options.device, options.device_index)?;
+        let devices = Devices::of(options);
+        Place::find(&devices)?;
         let checkpoint = Checkpoint::open(path)?;
-        let resolved = options.resolve(checkpoint.config(), place::weights_bytes(options.device, &checkpoint))?;
+        devices.check(checkpoint.config())?;
+        let resolved = options.resolve(checkpoint.config(), place::weights_bytes(&devices, &checkpoint))?;
         memory_plan(&checkpoint, &resolved)
     }
 
@@ -151,6 +155,15 @@ impl Model {
         memory_plan(&self.inner.checkpoint, &self.inner.options)
     }
 
+    /// [`Model::memory_plan`] by device, in the order of their numbers; one for the processor. Tables, which are the host's, are in the first.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn device_plans(&self) -> Result<Vec<MemoryPlan>, Error> {
+        let Inner { checkpoint, options, .. } = &*self.inner;
+        place::plans(&options.devices, checkpoint, &paged_options(options)).ok_or(Error::PlanTooLarge)
+    }
+
     /// A new engine: its own pool, lanes and threads, over the shared weights.
     ///
     /// # Errors
@@ -160,6 +173,8 @@ impl Model {
             Place::Cpu(weights) => self.engine_on(self.cpu_runtime(weights)?),
             #[cfg(feature = "cuda")]
             Place::Cuda(weights) => self.engine_on(self.cuda_runtime(weights)?),
+            #[cfg(feature = "cuda")]
+            Place::CudaGroup(weights) => self.engine_on(self.cuda_group_runtime(weights)?),
         }
     }
 
@@ -207,7 +222,9 @@ impl Model {
         match &self.inner.place {
             Place::Cpu(weights) => self.core_on(self.cpu_runtime(weights)?, options, bounds),
             #[cfg(feature = "cuda")]
-            Place::Cuda(_) => Err(place::no_device("the model was opened on a CUDA device").into()),
+            Place::Cuda(_) | Place::CudaGroup(_) => {
+                Err(place::no_device("the model was opened on a CUDA device").into())
+            }
         }
     }
 
@@ -231,8 +248,33 @@ impl Model {
         bounds: &CoreBounds,
     ) -> Result<Core<ModelRuntime<CudaBackend>>, Error> {
         match &self.inner.place {
-            Place::Cpu(_) => Err(place::no_device("the model was opened on the processor").into()),
             Place::Cuda(weights) => self.core_on(self.cuda_runtime(weights)?, options, bounds),
+            _ => Err(place::no_device("the model was not opened on one CUDA device").into()),
+        }
+    }
+
+    /// As [`Model::core`], of a model that was opened on several CUDA devices.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(feature = "cuda")]
+    pub fn cuda_group_core(&self, options: CoreOptions) -> Result<Core<ModelRuntime<CudaGroup>>, Error> {
+        self.cuda_group_core_within(options, &CoreBounds::default())
+    }
+
+    /// As [`Model::core_within`], of a model that was opened on several CUDA devices. Bytes are those of all devices together.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(feature = "cuda")]
+    pub fn cuda_group_core_within(
+        &self,
+        options: CoreOptions,
+        bounds: &CoreBounds,
+    ) -> Result<Core<ModelRuntime<CudaGroup>>, Error> {
+        match &self.inner.place {
+            Place::CudaGroup(weights) => self.core_on(self.cuda_group_runtime(weights)?, options, bounds),
+            _ => Err(place::no_device("the model was not opened on several CUDA devices").into()),
         }
     }
 
@@ -248,7 +290,12 @@ impl Model {
 
     /// Where its engines run.
     pub fn device(&self) -> Device {
-        self.inner.options.device
+        self.inner.options.devices.kind
+    }
+
+    /// Numbers of the CUDA devices that its engines run on; none for the processor.
+    pub fn device_indices(&self) -> &[u32] {
+        &self.inner.options.devices.indices
     }
 
     /// A drafter over a runtime of its own; `reserved_bytes` is what it takes.
@@ -257,6 +304,10 @@ impl Model {
             Place::Cpu(weights) => Ok(Box::new(DraftModel::new(self.cpu_runtime(weights)?, reserved_bytes))),
             #[cfg(feature = "cuda")]
             Place::Cuda(weights) => Ok(Box::new(DraftModel::new(self.cuda_runtime(weights)?, reserved_bytes))),
+            #[cfg(feature = "cuda")]
+            Place::CudaGroup(weights) => {
+                Ok(Box::new(DraftModel::new(self.cuda_group_runtime(weights)?, reserved_bytes)))
+            }
         }
     }
 
@@ -322,8 +373,16 @@ impl Model {
     /// A runtime on the device: its own pool and stream, over the shared weights.
     #[cfg(feature = "cuda")]
     fn cuda_runtime(&self, weights: &SharedWeights<CudaBackend>) -> Result<ModelRuntime<CudaBackend>, Error> {
-        let backend = CudaBackend::new(self.inner.options.device_index)?;
-        let name = place::name_of(backend.info());
+        let backend = CudaBackend::new(self.device_indices().first().copied().unwrap_or(0))?;
+        let name = place::name_of(core::iter::once(backend.info()));
+        self.runtime_on(backend, name, weights)
+    }
+
+    /// A runtime on several devices: its own pool and streams, over the shared weights.
+    #[cfg(feature = "cuda")]
+    fn cuda_group_runtime(&self, weights: &SharedWeights<CudaGroup>) -> Result<ModelRuntime<CudaGroup>, Error> {
+        let backend = CudaGroup::new(self.device_indices())?;
+        let name = place::name_of(backend.infos());
         self.runtime_on(backend, name, weights)
     }
 
@@ -374,13 +433,11 @@ fn paged_options(resolved: &Resolved) -> PagedOptions {
     }
 }
 
+/// The plans of all devices together.
 fn memory_plan(checkpoint: &Checkpoint, resolved: &Resolved) -> Result<MemoryPlan, Error> {
-    let (config, options) = (checkpoint.config(), paged_options(resolved));
-    let weights = place::weights_bytes(resolved.device, checkpoint);
-    let mut plan = MemoryPlan::new(config, &options, weights).ok_or(Error::PlanTooLarge)?;
-    let working = place::working_bytes(resolved.device, &options.kv_shape(config));
-    plan.activation_bytes = plan.activation_bytes.checked_add(working).ok_or(Error::PlanTooLarge)?;
-    Ok(plan)
+    let plans = place::plans(&resolved.devices, checkpoint, &paged_options(resolved));
+    let sum = plans.and_then(|plans| plans.into_iter().map(Some).reduce(|sum, plan| sum?.with(&plan?)).flatten());
+    sum.ok_or(Error::PlanTooLarge)
 }
 
 /// Has the weights in memory, so that a slow disk shows its progress here and not in the first tick.

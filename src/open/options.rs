@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! What a host may choose when it opens a model; every value is checked before a file is touched.
 
+use super::place::Devices;
 use super::sizing::{self, ModelDemand};
 use crate::backend::cpu::HostThreads;
 use crate::backend::{Arithmetic, KvType};
@@ -15,7 +16,7 @@ pub enum Device {
     /// The processor.
     #[default]
     Cpu,
-    /// The CUDA device that [`ModelOptions::device_index`] names. Where there is none, or the build lacks the feature `cuda`, opening
+    /// The CUDA device that [`ModelOptions::device_index`] names, or those of [`ModelOptions::device_mask`]. Where there is none, or the build lacks the feature `cuda`, opening
     /// answers the reason ([`NoDevice`](crate::backend::BackendError::NoDevice)).
     Cuda,
 }
@@ -27,6 +28,8 @@ pub struct ModelOptions {
     pub device: Device,
     /// Which CUDA device, as the driver counts them from 0.
     pub device_index: u32,
+    /// Several CUDA devices that compute together, as bits: bit 0 is device 0. 0 is `device_index` alone. Results are those of one device.
+    pub device_mask: u64,
     /// Threads that compute, the caller's among them; 0 is one per processor. At most [`ModelOptions::MAX_THREADS`].
     pub threads: u32,
     /// Threads of the host that compute in place of the engine's own, `threads` of them at a time; none is the engine's own. Results are
@@ -90,8 +93,7 @@ pub struct OptionsError {
 /// The options with every default filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Resolved {
-    pub(super) device: Device,
-    pub(super) device_index: u32,
+    pub(super) devices: Devices,
     pub(super) threads: usize,
     pub(super) host_threads: Option<HostThreads>,
     pub(super) arithmetic: Arithmetic,
@@ -150,6 +152,12 @@ impl ModelOptions {
         }
         if self.device == Device::Cuda && self.arithmetic == Arithmetic::Fast {
             return refuse("arithmetic", 1, "exact on a CUDA device");
+        }
+        if self.device_mask != 0 && self.device == Device::Cpu {
+            return refuse("device_mask", self.device_mask, "0 on the processor");
+        }
+        if self.device_mask != 0 && self.device_index != 0 {
+            return refuse("device_index", self.device_index.into(), "0 beside device_mask");
         }
         if self.grammar_depth > Self::MAX_GRAMMAR_DEPTH {
             return refuse("grammar_depth", self.grammar_depth.into(), "at most 64");
@@ -218,8 +226,7 @@ impl ModelOptions {
             tokens => tokens,
         };
         Ok(Resolved {
-            device: self.device,
-            device_index: self.device_index,
+            devices: Devices::of(self),
             threads,
             host_threads: self.host_threads.clone(),
             arithmetic: self.arithmetic,
@@ -378,6 +385,8 @@ mod tests {
             ("max_lanes", ModelOptions { max_lanes: 4097, ..base.clone() }),
             ("prefill_step_tokens", ModelOptions { prefill_step_tokens: (1 << 20) + 1, ..base.clone() }),
             ("grammar_depth", ModelOptions { grammar_depth: 65, ..base.clone() }),
+            ("device_mask", ModelOptions { device_mask: 3, ..base.clone() }),
+            ("device_index", ModelOptions { device: Device::Cuda, device_mask: 3, device_index: 1, ..base.clone() }),
         ];
         for (name, options) in cases {
             for _ in 0..2 {

@@ -51,10 +51,11 @@ mod remote {
             let mut command = WorkerCommand::serving(program, &inner.path, context, resolved.max_lanes)
                 .option("--kv-bits", (8 * resolved.kv_type.bytes()).to_string())
                 .option("--arithmetic", if resolved.arithmetic == Arithmetic::Fast { "fast" } else { "exact" })
-                .option("--device", if resolved.device == Device::Cuda { "cuda" } else { "cpu" })
+                .option("--device", if resolved.devices.kind == Device::Cuda { "cuda" } else { "cpu" })
                 .option("--fast-checksum", if asked.op_fast_checksum { "on" } else { "off" });
             for (name, value) in [
-                ("device-index", resolved.device_index.into()),
+                ("device-index", asked.device_index.into()),
+                ("device-mask", asked.device_mask),
                 ("threads", resolved.threads as u64),
                 ("page-size-tokens", resolved.page_size_tokens as u64),
                 ("pool-tokens", pool_tokens),

@@ -70,6 +70,10 @@ fn executor_of(model: &Model, source: &ExecutorChoices) -> Outcome<ExecutorNumbe
     match model.device() {
         Device::Cpu => Ok(insert(model.core_within(options, &bounds)?, kept)),
         #[cfg(feature = "cuda")]
+        Device::Cuda if model.device_indices().len() > 1 => {
+            Ok(insert(model.cuda_group_core_within(options, &bounds)?, kept))
+        }
+        #[cfg(feature = "cuda")]
         Device::Cuda => Ok(insert(model.cuda_core_within(options, &bounds)?, kept)),
         #[cfg(not(feature = "cuda"))]
         Device::Cuda => Err(Failure::new(Status::Unsupported, "this build has no CUDA backend")),

@@ -34,6 +34,12 @@ const KNOBS: &[Knob] = &[
         about: "which CUDA device, as the driver counts them from 0",
     },
     Knob {
+        name: "device-mask",
+        kind: Kind::Count { least: 0, most: i64::MAX as u64 },
+        default: "0",
+        about: "several CUDA devices that compute together, as bits: 1 is device 0, 3 are devices 0 and 1; 0 is device-index alone",
+    },
+    Knob {
         name: "threads",
         kind: Kind::Count { least: 0, most: ModelOptions::MAX_THREADS as u64 },
         default: "0",
@@ -188,6 +194,7 @@ impl Line {
             kv_type: self.kv_type()?,
             device: if self.text("device") == Some("cuda") { Device::Cuda } else { Device::Cpu },
             device_index: count("device-index") as u32,
+            device_mask: count("device-mask"),
             threads: count("threads") as u32,
             arithmetic: if self.text("arithmetic") == Some("fast") { Arithmetic::Fast } else { Arithmetic::Exact },
             pool_tokens: count("pool-tokens"),

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! What a model will take, before it is loaded.
 
-use crate::backend::{KvShape, KvType};
+use crate::backend::{KvShape, KvType, Spread};
 use crate::checkpoint::ModelConfig;
 use crate::kv::PagePool;
 use crate::model::WorkspaceShape;
@@ -85,12 +85,35 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// The plan of a model with these numbers, options and weights; none when a sum does not fit 64 bits.
     pub fn new(config: &ModelConfig, options: &PagedOptions, weights_bytes: u64) -> Option<Self> {
+        Self::on_device(config, options, weights_bytes, 0, 1)
+    }
+
+    /// What of it lies on device `member` out of `members`; tables, which are the host's, are in that of the first.
+    pub fn on_device(
+        config: &ModelConfig,
+        options: &PagedOptions,
+        weights_bytes: u64,
+        member: usize,
+        members: usize,
+    ) -> Option<Self> {
         let kv = options.kv_shape(config);
+        let n_kv_heads = Spread::share(kv.n_kv_heads, 1, member, members).len();
         let plan = Self {
             weights_bytes,
-            kv_pool_bytes: kv.page_bytes()?.checked_mul(kv.pages as u64)?,
-            activation_bytes: options.workspace_shape(config).bytes()?,
-            table_bytes: PagePool::table_bytes(kv.pages),
+            kv_pool_bytes: KvShape { n_kv_heads, ..kv }.page_bytes()?.checked_mul(kv.pages as u64)?,
+            activation_bytes: options.workspace_shape(config).bytes_on(member, members)?,
+            table_bytes: if member == 0 { PagePool::table_bytes(kv.pages) } else { 0 },
+        };
+        plan.checked_total().map(|_| plan)
+    }
+
+    /// This and another one; none when a sum does not fit 64 bits.
+    pub fn with(&self, other: &Self) -> Option<Self> {
+        let plan = Self {
+            weights_bytes: self.weights_bytes.checked_add(other.weights_bytes)?,
+            kv_pool_bytes: self.kv_pool_bytes.checked_add(other.kv_pool_bytes)?,
+            activation_bytes: self.activation_bytes.checked_add(other.activation_bytes)?,
+            table_bytes: self.table_bytes.checked_add(other.table_bytes)?,
         };
         plan.checked_total().map(|_| plan)
     }
