@@ -1029,6 +1029,9 @@ typedef struct {
     // Fresh workers that one call may use up when one dies: the call then answers `ICTUS_ERR_FATAL`, and a later one tries again. 0 is
     // 3; `ICTUS_NO_RESTARTS` never replaces one.
     uint32_t worker_restarts;
+    // Several CUDA devices that compute together, as bits: bit 0 is device 0. 0 is `device_index` alone. Results are those of one
+    // device; a model has at most as many devices as key and value heads.
+    uint64_t device_mask;
 } ictus_model_options_t;
 
 // What a host may choose when it makes an executor. Zero in a field means its default.

@@ -694,6 +694,12 @@ fn files_and_options_that_are_refused_say_why() {
             (Status::RejectBounds, OpenOptions { struct_size: 168, op_fast_checksum: 2, ..default }),
             (Status::RejectBounds, OpenOptions { struct_size: 168, grammar_depth: 65, ..default }),
             (Status::Unsupported, OpenOptions { device: 1, device_index: u32::MAX, ..default }),
+            (Status::RejectBounds, OpenOptions { struct_size: 200, device_mask: 3, ..default }),
+            (Status::Unsupported, OpenOptions { struct_size: 200, device: 1, device_mask: 1 << 63, ..default }),
+            (
+                Status::RejectBounds,
+                OpenOptions { struct_size: 200, device: 1, device_index: 1, device_mask: 3, ..default },
+            ),
         ] {
             twice(expected, || ictus_model_open(tiny.as_ptr(), &raw const options, null_mut(), 0, &raw mut model));
         }

@@ -7,6 +7,8 @@
 
 #[path = "cuda/attention.rs"]
 mod attention;
+#[path = "cuda/columns.rs"]
+mod columns;
 #[path = "cuda/linear.rs"]
 mod linear;
 #[path = "cuda/planted.rs"]
