@@ -197,6 +197,7 @@ const FENCE: &[&str] = &[
     "backend/mod.rs", // a parent cannot forbid what a child needs
     "backend/cpu/",
     "backend/cuda/mod.rs", // as above
+    "backend/cuda/attend.rs",
     "backend/cuda/driver.rs",
     "backend/cuda/launch.rs",
     "backend/cuda/peers.rs",
