@@ -129,6 +129,8 @@ template <class T, class U> DEV void copy_async(T* to, const U* from, u32 bytes 
 DEV void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <u32 N> DEV void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
+// The bits that any lane has.
+DEV u32 warp_or(u32 value) { return __reduce_or_sync(0xffffffffu, value); }
 // Sums and maxima over the lanes of a warp: a butterfly, so every lane gets the same bits.
 DEV f32 warp_sum(f32 value) {
     for (u32 step = 16; step > 0; step /= 2) value += shuffle_xor(value, step);

@@ -7,6 +7,8 @@
 
 #[path = "cuda/attention.rs"]
 mod attention;
+#[path = "cuda/attention_fast.rs"]
+mod attention_fast;
 #[path = "cuda/columns.rs"]
 mod columns;
 #[path = "cuda/linear.rs"]

@@ -260,6 +260,10 @@ struct Most {
 struct Least {
     template <class T> T operator()(T a, T b) const { return b < a ? b : a; }
 };
+struct Either {
+    template <class T> T operator()(T a, T b) const { return a | b; }
+};
+DEV u32 warp_or(u32 value, SIM_PLACE) { return butterfly("warp_or", value, Either(), file, line); }
 DEV u32 warp_least(u32 value, SIM_PLACE) { return butterfly("warp_least", value, Least(), file, line); }
 DEV f32 warp_sum(f32 value, SIM_PLACE) { return butterfly("warp_sum", value, Plus(), file, line); }
 DEV u32 warp_sum(u32 value, SIM_PLACE) { return butterfly("warp_sum", value, Plus(), file, line); }

@@ -10,53 +10,56 @@ const SEGMENT: usize = 256;
 
 /// One sequence's rows of a step: how many, and from which position on.
 #[derive(Clone, Copy, Debug)]
-struct Rows {
-    rows: usize,
-    start: usize,
+pub(crate) struct Rows {
+    pub(crate) rows: usize,
+    pub(crate) start: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Shape {
-    heads: usize,
-    kv_heads: usize,
-    dim: usize,
-    page_size: usize,
-    window: usize,
-    half: bool,
+pub(crate) struct Shape {
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) dim: usize,
+    pub(crate) page_size: usize,
+    pub(crate) window: usize,
+    /// Pages of f16.
+    pub(crate) half: bool,
+    /// On tensor cores, of f16 pages only.
+    pub(crate) fast: bool,
 }
 
 /// Sequences with random keys and values at all positions up to their last one, in mixed pages of a pool.
-struct Case {
-    shape: Shape,
-    rows: Vec<Rows>,
-    width: usize,
-    table: Vec<u32>,
+pub(crate) struct Case {
+    pub(crate) shape: Shape,
+    pub(crate) rows: Vec<Rows>,
+    pub(crate) width: usize,
+    pub(crate) table: Vec<u32>,
     /// Where in the pool a key or a value begins; nothing else is written on the device.
-    cells: Vec<usize>,
-    pool: Vec<f32>,
-    queries: Vec<f32>,
+    pub(crate) cells: Vec<usize>,
+    pub(crate) pool: Vec<f32>,
+    pub(crate) queries: Vec<f32>,
     /// Whole segments that begin each sequence in the pages of the first one.
-    shared: Vec<usize>,
+    pub(crate) shared: Vec<usize>,
 }
 
 /// What a launch of split rows works on: members, and behind them those of tasks; parts; tasks (kernels/split.cuh).
 #[derive(Default)]
-struct Lists {
-    members: Vec<[u32; 3]>,
-    parts: Vec<[u32; 2]>,
-    tasks: Vec<[u32; 4]>,
+pub(crate) struct Lists {
+    pub(crate) members: Vec<[u32; 3]>,
+    pub(crate) parts: Vec<[u32; 2]>,
+    pub(crate) tasks: Vec<[u32; 4]>,
     /// Of the members, each row once.
-    rows: usize,
-    slots: usize,
+    pub(crate) rows: usize,
+    pub(crate) slots: usize,
 }
 
 impl Case {
-    fn new(random: &mut Random, shape: Shape, rows: &[Rows]) -> Self {
+    pub(crate) fn new(random: &mut Random, shape: Shape, rows: &[Rows]) -> Self {
         Self::sharing(random, shape, rows, &vec![0; rows.len()])
     }
 
     /// As [`Case::new`], where sequence `i` has its first `shared[i]` segments in the pages of sequence 0.
-    fn sharing(random: &mut Random, shape: Shape, rows: &[Rows], shared: &[usize]) -> Self {
+    pub(crate) fn sharing(random: &mut Random, shape: Shape, rows: &[Rows], shared: &[usize]) -> Self {
         let Shape { heads, kv_heads, dim, page_size, half, .. } = shape;
         let width = rows.iter().map(|r| (r.start + r.rows).div_ceil(page_size)).max().expect("rows") + 1;
         let mut table: Vec<u32> = (0..(rows.len() * width) as u32).collect();
@@ -85,7 +88,7 @@ impl Case {
         Self { shape, rows: rows.to_vec(), width, table, cells, pool, queries, shared: shared.to_vec() }
     }
 
-    fn scale(&self) -> f32 {
+    pub(crate) fn scale(&self) -> f32 {
         1.0 / (self.shape.dim as f32).sqrt()
     }
 
@@ -114,35 +117,64 @@ impl Case {
         [queries, pool, device.upload(&self.table), device.upload(&spans)]
     }
 
-    fn sizes(&self) -> [Arg; 7] {
-        let Shape { heads, kv_heads, dim, page_size, window, .. } = self.shape;
-        let [heads, kv_heads, dim, page_size, width, window] =
-            [heads, kv_heads, dim, page_size, self.width, window].map(|n| Arg::U32(n as u32));
-        [heads, kv_heads, dim, page_size, width, window, Arg::F32(self.scale())]
+    fn sizes(&self) -> Vec<Arg> {
+        let Shape { heads, kv_heads, dim, page_size, window, fast, .. } = self.shape;
+        let mut sizes = vec![heads, kv_heads, dim, page_size, self.width, window];
+        if fast {
+            sizes.remove(2);
+        }
+        let sizes = sizes.into_iter().map(|n| Arg::U32(n as u32));
+        sizes.chain([Arg::F32(self.scale())]).collect()
     }
 
     fn kernel(&self, kind: &str) -> String {
-        format!("ictus_attention_{kind}_{}", if self.shape.half { "f16" } else { "f32" })
+        match self.shape {
+            Shape { fast: true, dim, .. } => format!("ictus_attention_fast_{kind}_{dim}"),
+            Shape { half: true, .. } => format!("ictus_attention_{kind}_f16"),
+            _ => format!("ictus_attention_{kind}_f32"),
+        }
     }
 
-    fn chunks(&self) -> usize {
+    /// Blocks that the pairs of the longest sequence fill.
+    fn chunks(&self, pairs: usize) -> usize {
         let most = self.rows.iter().map(|r| r.rows).max().expect("rows");
-        (most * self.shape.heads / self.shape.kv_heads).div_ceil(8)
+        (most * self.shape.heads / self.shape.kv_heads).div_ceil(pairs)
     }
 
-    fn prefill(&self, device: &mut Device) -> Vec<f32> {
+    pub(crate) fn prefill(&self, device: &mut Device) -> Vec<f32> {
         let memory = self.upload(device);
         let out = device.room::<f32>(self.queries.len());
         let mut arguments: Vec<Arg> = vec![out.into()];
         arguments.extend(memory.map(Arg::from));
         arguments.push(Arg::Null);
         arguments.extend(self.sizes());
-        device.launch(&self.kernel("prefill"), [self.chunks(), self.shape.kv_heads, self.rows.len()], &arguments);
+        let pairs = match self.shape {
+            Shape { fast: false, .. } => 8,
+            Shape { dim: 256, .. } => 32,
+            _ => 64,
+        };
+        device.launch(&self.kernel("prefill"), [self.chunks(pairs), self.shape.kv_heads, self.rows.len()], &arguments);
         device.read(out)
     }
 
+    /// Row `i` of a sequence alone, with its own table.
+    pub(crate) fn row(&self, span: usize, i: usize) -> Self {
+        let before: usize = self.rows[..span].iter().map(|r| r.rows).sum();
+        let width = self.shape.heads * self.shape.dim;
+        Self {
+            shape: self.shape,
+            rows: vec![Rows { rows: 1, start: self.rows[span].start + i }],
+            width: self.width,
+            table: self.table[span * self.width..][..self.width].to_vec(),
+            cells: self.cells.clone(),
+            pool: self.pool.clone(),
+            queries: self.queries[(before + i) * width..][..width].to_vec(),
+            shared: vec![0],
+        }
+    }
+
     /// Members of all rows, and no task.
-    fn lists(&self) -> Lists {
+    pub(crate) fn lists(&self) -> Lists {
         let mut lists = Lists::default();
         for r in &self.rows {
             lists.parts.push([lists.rows as u32, 0]);
@@ -156,7 +188,7 @@ impl Case {
     }
 
     /// Some of the segments that sequences share as tasks, of any of those that have them.
-    fn grouped(&self, random: &mut Random) -> Lists {
+    pub(crate) fn grouped(&self, random: &mut Random) -> Lists {
         let mut lists = self.lists();
         let given: Vec<usize> = self.shared.iter().map(|&segments| random.between(0, segments)).collect();
         for segment in 0..given.iter().copied().max().expect("sequences") {
@@ -181,11 +213,11 @@ impl Case {
         lists
     }
 
-    fn decode(&self, device: &mut Device) -> Vec<f32> {
+    pub(crate) fn decode(&self, device: &mut Device) -> Vec<f32> {
         self.split(device, &self.lists())
     }
 
-    fn split(&self, device: &mut Device, lists: &Lists) -> Vec<f32> {
+    pub(crate) fn split(&self, device: &mut Device, lists: &Lists) -> Vec<f32> {
         let memory = self.upload(device);
         let Shape { heads, kv_heads, dim, .. } = self.shape;
         let partial = device.room::<f32>(lists.slots * heads * dim);
@@ -207,10 +239,12 @@ impl Case {
         arguments.extend(self.sizes());
         let segments = self.rows.iter().map(|r| (r.start + r.rows).div_ceil(SEGMENT)).max().expect("rows");
         // One more than anybody needs.
-        let grid = [segments + 1, kv_heads * self.chunks(), self.rows.len()];
+        let chunks = self.chunks(if self.shape.fast { 16 } else { 8 });
+        let grid = [segments + 1, kv_heads * chunks, self.rows.len()];
         device.launch(&self.kernel("decode"), grid, &arguments);
         let arguments = [out.into(), partial.into(), states.into(), members.into(), Arg::U32(dim as u32)];
-        device.launch("ictus_attention_merge", [heads, lists.rows, 1], &arguments);
+        let merge = if self.shape.fast { "ictus_attention_fast_merge" } else { "ictus_attention_merge" };
+        device.launch(merge, [heads, lists.rows, 1], &arguments);
         device.read(out)
     }
 
@@ -245,7 +279,10 @@ impl Case {
 }
 
 fn shapes() -> [(Shape, Vec<Rows>); 5] {
-    let shape = |heads, kv_heads, dim, page_size, window, half| Shape { heads, kv_heads, dim, page_size, window, half };
+    let shape = |heads, kv_heads, dim, page_size, window, half| {
+        let fast = false;
+        Shape { heads, kv_heads, dim, page_size, window, half, fast }
+    };
     let rows = |list: &[(usize, usize)]| list.iter().map(|&(rows, start)| Rows { rows, start }).collect();
     [
         (shape(1, 1, 8, 16, 0, false), rows(&[(1, 0), (3, 0)])),
@@ -290,17 +327,7 @@ fn cuda_attention_of_a_row_has_the_same_bits_however_it_is_run() {
         let (mut row, mut span) = (0, 0);
         for r in &rows {
             for i in 0..r.rows {
-                // The row alone, with its own table.
-                let alone = Case {
-                    shape,
-                    rows: vec![Rows { rows: 1, start: r.start + i }],
-                    width: case.width,
-                    table: case.table[span * case.width..][..case.width].to_vec(),
-                    cells: case.cells.clone(),
-                    pool: case.pool.clone(),
-                    queries: case.queries[row * width..][..width].to_vec(),
-                    shared: vec![0],
-                };
+                let alone = case.row(span, i);
                 let expected = &together[row * width..][..width];
                 assert_eq!(bits(&alone.decode(&mut device)), expected, "{shape:?}: row {row} alone");
                 row += 1;
@@ -328,7 +355,7 @@ fn cuda_attention_over_shared_pages_has_the_bits_of_each_row_alone() {
         (14, 2, 40, 16, 700, true),
     ];
     for (heads, kv_heads, dim, page_size, window, half) in shapes {
-        let shape = Shape { heads, kv_heads, dim, page_size, window, half };
+        let shape = Shape { heads, kv_heads, dim, page_size, window, half, fast: false };
         let lanes = random.between(2, 7);
         let mut rows = vec![Rows { rows: random.between(1, 3), start: random.between(512, 560) }];
         let mut shared = vec![2];
@@ -355,7 +382,7 @@ fn cuda_attention_over_shared_pages_has_the_bits_of_each_row_alone() {
 fn cuda_attention_reads_shared_pages_once_for_all_rows_of_a_task() {
     let Some(mut device) = device() else { return };
     let mut random = Random::new("shared reads");
-    let shape = Shape { heads: 4, kv_heads: 2, dim: 16, page_size: 16, window: 0, half: true };
+    let shape = Shape { heads: 4, kv_heads: 2, dim: 16, page_size: 16, window: 0, half: true, fast: false };
     let rows = [Rows { rows: 1, start: 600 }, Rows { rows: 1, start: 515 }, Rows { rows: 1, start: 700 }];
     let mut case = Case::sharing(&mut random, shape, &rows, &[2, 2, 2]);
     let expected = bits(&case.decode(&mut device));
@@ -381,7 +408,7 @@ fn cuda_attention_reads_nothing_that_a_row_does_not_see() {
     let Some(mut device) = device() else { return };
     let mut random = Random::new("attention unseen");
     for window in [0, 9] {
-        let shape = Shape { heads: 4, kv_heads: 2, dim: 16, page_size: 16, window, half: false };
+        let shape = Shape { heads: 4, kv_heads: 2, dim: 16, page_size: 16, window, half: false, fast: false };
         let mut case = Case::new(&mut random, shape, &[Rows { rows: 6, start: 250 }]);
         let before = [case.decode(&mut device), case.prefill(&mut device)];
         // The last position's key and value, which only the last row sees; with a window also position 0.

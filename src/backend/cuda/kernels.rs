@@ -26,6 +26,8 @@ macro_rules! sources {
 
 const SOURCES: &[Source] = sources![
     "attention_decode",
+    "attention_fast_decode",
+    "attention_fast_prefill",
     "attention_prefill",
     "columns",
     "embed",

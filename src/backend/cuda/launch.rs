@@ -213,9 +213,8 @@ impl Launcher {
         kernels.get(&self.driver, by_type!(dtype, "ictus_embed_", "")).map(|_| ())
     }
 
-    /// Has the kernels compiled that take no weights.
+    /// Has the kernels compiled that take no weights, but for those of attention.
     pub(super) fn prepare(&self) -> Result<(), BackendError> {
-        let mut kernels = self.kernels.borrow_mut();
         // One of each file.
         let names = [
             "ictus_rms_norm",
@@ -224,13 +223,17 @@ impl Launcher {
             "ictus_copy_pages",
             "ictus_place_parts",
             "ictus_kv_write_f32",
-            "ictus_attention_decode_f32",
-            "ictus_attention_prefill_f32",
             "ictus_survey",
             "ictus_weights",
             "ictus_pick",
         ];
-        names.into_iter().try_for_each(|name| kernels.get(&self.driver, name).map(|_| ()))
+        self.prepare_kernels(&names)
+    }
+
+    /// Has the files of these kernels compiled.
+    pub(super) fn prepare_kernels(&self, names: &[&'static str]) -> Result<(), BackendError> {
+        let mut kernels = self.kernels.borrow_mut();
+        names.iter().try_for_each(|name| kernels.get(&self.driver, name).map(|_| ()))
     }
 
     /// `out[r] = table[tokens[r]] * scale`; tokens are below the table's rows.

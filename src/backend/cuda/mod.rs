@@ -301,6 +301,7 @@ impl Backend for CudaBackend {
         }
         self.sound()?;
         self.launcher.prepare()?;
+        self.launcher.prepare_attention(self.arithmetic(), shape)?;
         let bytes = shape.page_bytes().and_then(|page| page.checked_mul(shape.pages as u64));
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
         let bytes = bytes.ok_or(BackendError::OutOfMemory { bytes: u64::MAX })?;
@@ -424,7 +425,8 @@ impl Backend for CudaBackend {
         }
         let (out, queries, pool) = (out.values(), queries.values(), pages.layers_from(layer));
         self.run(|| {
-            let attend = Attend { out, queries, pool, shape, list: self.spans(spans)? };
+            let arithmetic = self.arithmetic();
+            let attend = Attend { arithmetic, out, queries, pool, shape, list: self.spans(spans)? };
             self.launcher.attention(attend, self.scratch.borrow().at())
         });
     }
