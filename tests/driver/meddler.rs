@@ -1,30 +1,27 @@
 //! An engine that somebody meddles with: it refuses, or panics, when it is told to.
 
 use ictus::engine::{Engine, EventsView, ExportSize, OpHandle, SeqHandle};
-use ictus::executor::Executor;
 use ictus::record::view::Memory;
 use ictus::record::{
     LaneDecode, MatchCandidate, MatchResult, OpStatus, StateSpaceDesc, Status, StrategyGrant, StrategyRegistration,
     TickPlan, TokenRange,
 };
 use ictus::ring::Rings;
-use ictus::runtime::FakeRuntime;
+
+use super::engine::Under;
 
 /// What is done to a plan; `decodes` are the tags that it decodes.
 pub(crate) type Meddle = Box<dyn FnMut(&TickPlan, &[u64]) -> Option<Status> + Send>;
 
-/// An executor behind somebody who looks at each plan first.
+/// An engine behind somebody who looks at each plan first.
 pub(crate) struct Meddler {
-    pub(crate) inner: Executor<FakeRuntime>,
+    pub(crate) inner: Under,
     pub(crate) meddle: Meddle,
     pub(crate) plans: u64,
 }
 
 impl Meddler {
-    pub(crate) fn new(
-        inner: Executor<FakeRuntime>,
-        meddle: impl FnMut(&TickPlan, &[u64]) -> Option<Status> + Send + 'static,
-    ) -> Self {
+    pub(crate) fn new(inner: Under, meddle: impl FnMut(&TickPlan, &[u64]) -> Option<Status> + Send + 'static) -> Self {
         Self { inner, meddle: Box::new(meddle), plans: 0 }
     }
 }

@@ -11,9 +11,9 @@ use ictus::record::constant::fault;
 use ictus::runtime::RuntimeError;
 
 use super::alone::{Transcript, alone, check};
-use super::fake;
 use super::meddler::Meddler;
 use super::pressure::check_empty;
+use super::{fake, here};
 
 fn options() -> DriverOptions {
     DriverOptions { max_lanes: 8, tick_tokens: 32, ..DriverOptions::default() }
@@ -24,7 +24,7 @@ fn request(first: u32) -> Request {
 }
 
 fn alone_of(request: &Request) -> super::alone::Answer {
-    alone(&mut fake(|_| {}), request)
+    alone(&mut here(|_| {}), request)
 }
 
 /// T-27, T-36: what the driver cannot know, the engine says; the neighbours do not notice.

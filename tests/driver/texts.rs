@@ -5,6 +5,7 @@ use ictus::tokenizer::{DecodeOptions, EncodeOptions, TextStream};
 use ictus::{Model, ModelOptions};
 
 use super::alone::{Said, Transcript, alone, check};
+use super::engine::engine_of;
 use super::pressure::check_pages;
 use super::random::Random;
 use super::tiny;
@@ -13,7 +14,7 @@ fn driver(model: &Model, max_lanes: u32) -> Driver<Box<dyn ictus::engine::Engine
     // No room is kept for those that run, so that a small pool overflows.
     let options =
         DriverOptions { max_lanes, tick_tokens: 64, decode_tokens: 2, reserve_tokens: 0, ..DriverOptions::default() };
-    Driver::new(model.engine().expect("an engine"), options).expect("a driver").with_tokenizer(model.clone())
+    Driver::new(engine_of(model), options).expect("a driver").with_tokenizer(model.clone())
 }
 
 fn ask(model: &Model, requests: &[Request]) -> Vec<Said> {

@@ -12,14 +12,13 @@ use ictus::driver::{
     Driver, DriverOptions, EngineSource, EventKind, Failure, Finish, Next, Request, Server, SubmitError,
 };
 use ictus::engine::Engine;
-use ictus::executor::Executor;
 use ictus::record::Status;
-use ictus::runtime::FakeRuntime;
 
 use super::alone::{Transcript, alone, check};
-use super::fake;
+use super::engine::Under;
 use super::meddler::Meddler;
 use super::pressure::check_empty;
+use super::{fake, here};
 
 fn request(number: u32) -> Request {
     let prompt: Vec<u32> = (0..10 + number % 13).map(|at| (at * number + 3) % 60).collect();
@@ -31,7 +30,7 @@ fn endless() -> Request {
 }
 
 /// An engine that takes answers of any length, slow enough to be caught in the middle.
-fn patient() -> Executor<FakeRuntime> {
+fn patient() -> Under {
     fake(|options| {
         options.descriptor.max_seq_len = 1 << 40;
         options.step_delay = Duration::from_micros(200);
@@ -70,7 +69,7 @@ fn many_threads_submit_and_each_reads_its_own_answers() {
                         stream.by_ref().for_each(|event| transcript.take(event));
                     }
                     assert_eq!(stream.next(), None);
-                    check(&transcript.answers[&id], &alone(&mut fake(|_| {}), &asked));
+                    check(&transcript.answers[&id], &alone(&mut here(|_| {}), &asked));
                 }
             });
         }
@@ -182,11 +181,11 @@ fn stream_is_read_by_a_task() {
         }
         assert_eq!(stream.next_event().await, None);
     });
-    check(&transcript.answers[&id], &alone(&mut fake(|_| {}), &asked));
+    check(&transcript.answers[&id], &alone(&mut here(|_| {}), &asked));
 }
 
 /// An engine that counts how often its driver comes by.
-struct Visited(Executor<FakeRuntime>, Arc<AtomicU64>);
+struct Visited(Under, Arc<AtomicU64>);
 
 impl EngineSource for Visited {
     fn with_engine(&mut self, work: &mut dyn FnMut(&mut dyn Engine)) -> Result<(), Status> {

@@ -106,14 +106,76 @@ pub(crate) fn fake() -> Executor<FakeRuntime> {
     }))
 }
 
-macro_rules! delegate {
-    ($( fn $name:ident(&mut self $(, $arg:ident: $type:ty)*) $(-> $out:ty)?; )*) => {
-        $( fn $name(&mut self $(, $arg: $type)*) $(-> $out)? { Engine::$name(&mut self.engine $(, $arg)*) } )*
+/// Hands `$with` every call that the two sides of a link pass on as it is: those that change something, and those that only look.
+macro_rules! passed_on {
+    ($with:ident) => {
+        $with! {
+            changing {
+                fn pump(&mut self);
+                fn attach_ring(&mut self, ring: &RingDesc) -> Result<(), Status>;
+                fn strategy_register(&mut self, source: &StrategyRegistration, memory: &dyn Memory) -> Result<&StrategyGrant, Status>;
+                fn space_match(&mut self, space_id: u32, span: &[u32], media: &[[u8; 32]]) -> Result<&MatchResult, Status>;
+                fn space_match_ref(&mut self, space_id: u32, span: &[u32], reference: &TokenRef, media: &[[u8; 32]]) -> Result<&MatchResult, Status>;
+                fn seed_acquire(&mut self, span: &[u32], prefix_len: u64, class: u8) -> Result<u64, Status>;
+                fn seed_acquire_ref(&mut self, span: &[u32], reference: &TokenRef, prefix_len: u64, class: u8) -> Result<u64, Status>;
+                fn seed_release(&mut self, lease: u64) -> Result<(), Status>;
+                fn seed_adopt(&mut self, sequence: SeqHandle, span: &[u32]) -> Result<u64, Status>;
+                fn seq_fork(&mut self, parent: SeqHandle, flags: u32) -> Result<SeqHandle, Status>;
+                fn create_sequence(&mut self) -> Result<SeqHandle, Status>;
+                fn free_sequence(&mut self, sequence: SeqHandle) -> Result<(), Status>;
+                fn publish_sequence(&mut self, sequence: SeqHandle, tokens: &[u32]) -> Result<(), Status>;
+                fn unpublish(&mut self, tokens: &[u32]) -> Result<(), Status>;
+                fn cache_evict(&mut self, classes: u64, quota: u64, cap: u64, target: u64) -> Result<u64, Status>;
+                fn cache_evict_entries(&mut self, keys: &[CacheKey]) -> Result<(), Status>;
+                fn space_export_size(&mut self, sequence: SeqHandle, space_id: u32, range: TokenRange, encoding: u8) -> Result<ExportSize, Status>;
+                fn space_snapshot(&mut self, sequence: SeqHandle, space_id: u32, boundary: u64, bytes: u64, sizing: u64) -> Result<OpHandle, Status>;
+                fn space_restore(&mut self, sequence: SeqHandle, space_id: u32, sealed: &[u8]) -> Result<OpHandle, Status>;
+                fn space_trim(&mut self, sequence: SeqHandle, space_id: u32, len: u64) -> Result<(), Status>;
+                fn space_demote(&mut self, sequence: SeqHandle, space_id: u32, range: TokenRange, encoding: u8, bytes: u64, sizing: u64) -> Result<OpHandle, Status>;
+                fn space_promote(&mut self, sequence: SeqHandle, space_id: u32, range: TokenRange, sealed: &[u8]) -> Result<OpHandle, Status>;
+                fn take_op_output(&mut self, op: OpHandle) -> Option<Vec<u8>>;
+                fn op_cancel(&mut self, op: OpHandle) -> Result<(), Status>;
+                fn grammar_create(&mut self, schema: &str) -> Result<u32, Status>;
+                fn grammar_create_structural(&mut self, document: &str) -> Result<u32, Status>;
+                fn grammar_create_regex(&mut self, pattern: &str) -> Result<u32, Status>;
+                fn grammar_create_lark(&mut self, grammar: &str) -> Result<u32, Status>;
+                fn grammar_free(&mut self, grammar: u32) -> Result<(), Status>;
+                fn logit_bias_create(&mut self, tokens: &[i32], addends: &[f32]) -> Result<u32, Status>;
+                fn logit_bias_free(&mut self, bias: u32) -> Result<(), Status>;
+                fn lora_load(&mut self, path: &str) -> Result<(), Status>;
+                fn lora_unload(&mut self) -> Result<(), Status>;
+                fn adapter_load(&mut self, path: &str) -> Result<u64, Status>;
+                fn adapter_unload(&mut self, adapter: u64) -> Result<(), Status>;
+                fn adapter_bind(&mut self, lane_tag: u64, adapter: u64) -> Result<(), Status>;
+                fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Status>;
+            }
+            looking {
+                fn last_events(&self) -> Option<EventsView<'_>>;
+                fn state_spaces(&self) -> &[StateSpaceDesc];
+                fn kv_bits(&self) -> u32;
+                fn capability_descriptor(&self) -> Option<&str>;
+                fn strategy_certificates(&self) -> &[ExactnessCert];
+                fn strategy_identities(&self) -> &[[u8; 32]];
+                fn match_candidates(&self) -> &[MatchCandidate];
+                fn match_spaces(&self) -> &[ictus::record::SpaceMatch];
+                fn seed_lease_ticks(&self) -> Option<u64>;
+                fn lane_sequence(&self, lane_tag: u64) -> Option<SeqHandle>;
+                fn op_poll(&self, op: OpHandle) -> Result<OpStatus, Status>;
+                fn lora_id(&self) -> Option<[u8; 32]>;
+                fn grammar_refusal(&self) -> Option<String>;
+            }
+        }
     };
 }
-macro_rules! delegate_shared {
-    ($( fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $out:ty; )*) => {
-        $( fn $name(&self $(, $arg: $type)*) -> $out { Engine::$name(&self.engine $(, $arg)*) } )*
+
+/// In the worker: to the engine.
+macro_rules! to_the_engine {
+    (
+        changing { $( fn $name:ident(&mut self $(, $arg:ident: $type:ty)*) $(-> $out:ty)?; )* }
+        looking { $( fn $look:ident(&self $(, $shown:ident: $kind:ty)*) -> $seen:ty; )* }
+    ) => {
+        $( fn $name(&mut self $(, $arg: $type)*) $(-> $out)? { Engine::$name(&mut self.engine $(, $arg)*) } )*
+        $( fn $look(&self $(, $shown: $kind)*) -> $seen { Engine::$look(&self.engine $(, $shown)*) } )*
     };
 }
 
@@ -144,54 +206,7 @@ impl Engine for Probe {
         Ok(0)
     }
 
-    delegate! {
-        fn pump(&mut self);
-        fn attach_ring(&mut self, ring: &RingDesc) -> Result<(), Status>;
-        fn strategy_register(&mut self, source: &StrategyRegistration, memory: &dyn Memory) -> Result<&StrategyGrant, Status>;
-        fn space_match(&mut self, space_id: u32, span: &[u32], media: &[[u8; 32]]) -> Result<&MatchResult, Status>;
-        fn space_match_ref(&mut self, space_id: u32, span: &[u32], reference: &TokenRef, media: &[[u8; 32]]) -> Result<&MatchResult, Status>;
-        fn seed_acquire(&mut self, span: &[u32], prefix_len: u64, class: u8) -> Result<u64, Status>;
-        fn seed_acquire_ref(&mut self, span: &[u32], reference: &TokenRef, prefix_len: u64, class: u8) -> Result<u64, Status>;
-        fn seed_release(&mut self, lease: u64) -> Result<(), Status>;
-        fn seed_adopt(&mut self, sequence: SeqHandle, span: &[u32]) -> Result<u64, Status>;
-        fn seq_fork(&mut self, parent: SeqHandle, flags: u32) -> Result<SeqHandle, Status>;
-        fn create_sequence(&mut self) -> Result<SeqHandle, Status>;
-        fn free_sequence(&mut self, sequence: SeqHandle) -> Result<(), Status>;
-        fn publish_sequence(&mut self, sequence: SeqHandle, tokens: &[u32]) -> Result<(), Status>;
-        fn unpublish(&mut self, tokens: &[u32]) -> Result<(), Status>;
-        fn cache_evict(&mut self, classes: u64, quota: u64, cap: u64, target: u64) -> Result<u64, Status>;
-        fn cache_evict_entries(&mut self, keys: &[CacheKey]) -> Result<(), Status>;
-        fn space_export_size(&mut self, sequence: SeqHandle, space_id: u32, range: TokenRange, encoding: u8) -> Result<ExportSize, Status>;
-        fn space_snapshot(&mut self, sequence: SeqHandle, space_id: u32, boundary: u64, bytes: u64, sizing: u64) -> Result<OpHandle, Status>;
-        fn space_restore(&mut self, sequence: SeqHandle, space_id: u32, sealed: &[u8]) -> Result<OpHandle, Status>;
-        fn space_trim(&mut self, sequence: SeqHandle, space_id: u32, len: u64) -> Result<(), Status>;
-        fn space_demote(&mut self, sequence: SeqHandle, space_id: u32, range: TokenRange, encoding: u8, bytes: u64, sizing: u64) -> Result<OpHandle, Status>;
-        fn space_promote(&mut self, sequence: SeqHandle, space_id: u32, range: TokenRange, sealed: &[u8]) -> Result<OpHandle, Status>;
-        fn take_op_output(&mut self, op: OpHandle) -> Option<Vec<u8>>;
-        fn op_cancel(&mut self, op: OpHandle) -> Result<(), Status>;
-        fn grammar_create(&mut self, schema: &str) -> Result<u32, Status>;
-        fn grammar_create_structural(&mut self, document: &str) -> Result<u32, Status>;
-        fn grammar_free(&mut self, grammar: u32) -> Result<(), Status>;
-        fn logit_bias_create(&mut self, tokens: &[i32], addends: &[f32]) -> Result<u32, Status>;
-        fn logit_bias_free(&mut self, bias: u32) -> Result<(), Status>;
-        fn lora_load(&mut self, path: &str) -> Result<(), Status>;
-        fn lora_unload(&mut self) -> Result<(), Status>;
-        fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Status>;
-    }
-    delegate_shared! {
-        fn last_events(&self) -> Option<EventsView<'_>>;
-        fn state_spaces(&self) -> &[StateSpaceDesc];
-        fn kv_bits(&self) -> u32;
-        fn capability_descriptor(&self) -> Option<&str>;
-        fn strategy_certificates(&self) -> &[ExactnessCert];
-        fn match_candidates(&self) -> &[MatchCandidate];
-        fn match_spaces(&self) -> &[ictus::record::SpaceMatch];
-        fn strategy_identities(&self) -> &[[u8; 32]];
-        fn seed_lease_ticks(&self) -> Option<u64>;
-        fn lane_sequence(&self, lane_tag: u64) -> Option<SeqHandle>;
-        fn op_poll(&self, op: OpHandle) -> Result<OpStatus, Status>;
-        fn lora_id(&self) -> Option<[u8; 32]>;
-    }
+    passed_on! { to_the_engine }
 }
 
 /// The host's side of a probe: the engine as a host sees it, and its inside as an executor shows it.
@@ -375,22 +390,17 @@ impl Inside<'_> {
     }
 }
 
-macro_rules! through {
-    ($( fn $name:ident(&mut self $(, $arg:ident: $type:ty)*) $(-> $out:ty)?; )*) => {
+/// On the host's side: to whatever is in the cell.
+macro_rules! to_the_cell {
+    (
+        changing { $( fn $name:ident(&mut self $(, $arg:ident: $type:ty)*) $(-> $out:ty)?; )* }
+        looking { $( fn $look:ident(&self $(, $shown:ident: $kind:ty)*) -> $seen:ty; )* }
+    ) => {
         $( fn $name(&mut self $(, $arg: $type)*) $(-> $out)? { self.0.get_mut().$name($($arg),*) } )*
-    };
-}
-macro_rules! through_shared {
-    ($( fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $out:ty; )*) => {
-        $( fn $name(&self $(, $arg: $type)*) -> $out { self.0.borrow().$name($($arg),*) } )*
-    };
-}
-macro_rules! through_lent {
-    ($( fn $name:ident(&self) -> $out:ty; )*) => {
-        $( fn $name(&self) -> $out {
+        $( fn $look(&self $(, $shown: $kind)*) -> $seen {
             // SAFETY: nobody borrows the cell mutably while what is lent here lives: the test is one thread, and the calls that do borrow
             // it end before they return.
-            unsafe { (*self.0.as_ptr()).$name() }
+            unsafe { (*self.0.as_ptr()).$look($($shown),*) }
         } )*
     };
 }
@@ -400,59 +410,11 @@ impl Engine for Inspected {
         self.0.get_mut().tick(plan, memory, rings)
     }
 
-    through_lent! {
-        fn last_events(&self) -> Option<EventsView<'_>>;
-        fn state_spaces(&self) -> &[StateSpaceDesc];
-        fn match_candidates(&self) -> &[MatchCandidate];
-        fn match_spaces(&self) -> &[ictus::record::SpaceMatch];
-        fn strategy_certificates(&self) -> &[ExactnessCert];
-        fn strategy_identities(&self) -> &[[u8; 32]];
-        fn capability_descriptor(&self) -> Option<&str>;
+    fn space_snapshot_boundary(&self, sequence: SeqHandle, space_id: u32, cap: u64) -> Result<u64, Status> {
+        self.0.borrow().space_snapshot_boundary(sequence, space_id, cap)
     }
-    through_shared! {
-        fn kv_bits(&self) -> u32;
-        fn lane_sequence(&self, lane_tag: u64) -> Option<SeqHandle>;
-        fn op_poll(&self, op: OpHandle) -> Result<OpStatus, Status>;
-        fn seed_lease_ticks(&self) -> Option<u64>;
-        fn space_snapshot_boundary(&self, sequence: SeqHandle, space_id: u32, cap: u64) -> Result<u64, Status>;
-        fn lora_id(&self) -> Option<[u8; 32]>;
-        fn grammar_refusal(&self) -> Option<String>;
-    }
-    through! {
-        fn pump(&mut self);
-        fn strategy_register(&mut self, source: &StrategyRegistration, memory: &dyn Memory) -> Result<&StrategyGrant, Status>;
-        fn space_match(&mut self, space_id: u32, span: &[u32], media: &[[u8; 32]]) -> Result<&MatchResult, Status>;
-        fn seed_acquire(&mut self, span: &[u32], prefix_len: u64, class: u8) -> Result<u64, Status>;
-        fn seed_release(&mut self, lease: u64) -> Result<(), Status>;
-        fn seed_adopt(&mut self, sequence: SeqHandle, span: &[u32]) -> Result<u64, Status>;
-        fn seq_fork(&mut self, parent: SeqHandle, flags: u32) -> Result<SeqHandle, Status>;
-        fn create_sequence(&mut self) -> Result<SeqHandle, Status>;
-        fn free_sequence(&mut self, sequence: SeqHandle) -> Result<(), Status>;
-        fn publish_sequence(&mut self, sequence: SeqHandle, tokens: &[u32]) -> Result<(), Status>;
-        fn unpublish(&mut self, tokens: &[u32]) -> Result<(), Status>;
-        fn cache_evict(&mut self, classes: u64, quota: u64, cap: u64, target: u64) -> Result<u64, Status>;
-        fn cache_evict_entries(&mut self, keys: &[CacheKey]) -> Result<(), Status>;
-        fn space_export_size(&mut self, sequence: SeqHandle, space_id: u32, range: TokenRange, encoding: u8) -> Result<ExportSize, Status>;
-        fn space_snapshot(&mut self, sequence: SeqHandle, space_id: u32, boundary: u64, bytes: u64, sizing: u64) -> Result<OpHandle, Status>;
-        fn space_restore(&mut self, sequence: SeqHandle, space_id: u32, sealed: &[u8]) -> Result<OpHandle, Status>;
-        fn space_trim(&mut self, sequence: SeqHandle, space_id: u32, len: u64) -> Result<(), Status>;
-        fn space_demote(&mut self, sequence: SeqHandle, space_id: u32, range: TokenRange, encoding: u8, bytes: u64, sizing: u64) -> Result<OpHandle, Status>;
-        fn space_promote(&mut self, sequence: SeqHandle, space_id: u32, range: TokenRange, sealed: &[u8]) -> Result<OpHandle, Status>;
-        fn take_op_output(&mut self, op: OpHandle) -> Option<Vec<u8>>;
-        fn op_cancel(&mut self, op: OpHandle) -> Result<(), Status>;
-        fn grammar_create(&mut self, schema: &str) -> Result<u32, Status>;
-        fn grammar_create_structural(&mut self, document: &str) -> Result<u32, Status>;
-        fn grammar_create_regex(&mut self, pattern: &str) -> Result<u32, Status>;
-        fn grammar_create_lark(&mut self, grammar: &str) -> Result<u32, Status>;
-        fn grammar_free(&mut self, grammar: u32) -> Result<(), Status>;
-        fn logit_bias_create(&mut self, tokens: &[i32], addends: &[f32]) -> Result<u32, Status>;
-        fn logit_bias_free(&mut self, bias: u32) -> Result<(), Status>;
-        fn lora_load(&mut self, path: &str) -> Result<(), Status>;
-        fn lora_unload(&mut self) -> Result<(), Status>;
-        fn adapter_load(&mut self, path: &str) -> Result<u64, Status>;
-        fn adapter_unload(&mut self, adapter: u64) -> Result<(), Status>;
-        fn adapter_bind(&mut self, lane_tag: u64, adapter: u64) -> Result<(), Status>;
-    }
+
+    passed_on! { to_the_cell }
 }
 
 impl EngineInspect for Inspected {

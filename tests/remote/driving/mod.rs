@@ -1,17 +1,24 @@
 //! The driver's tests (`tests/driver`) on engines in worker processes: what a request says there is what it says alone, in process.
 //!
-//! Left out: `gap.rs`, `refusals.rs`, `threads.rs`, `meddler.rs`, whose engine is made to misbehave from within, and `texts.rs`, which is about the
-//! host's side of a text.
+//! All of them but `gap.rs`, which counts the tokens that the runtime is fed, all over again after each step.
 
 #[path = "../../driver/alone.rs"]
 mod alone;
 pub(crate) mod engine;
 #[path = "../../driver/fairness.rs"]
 mod fairness;
+#[path = "../../driver/meddler.rs"]
+mod meddler;
 #[path = "../../driver/pressure.rs"]
 mod pressure;
+#[path = "../../driver/refusals.rs"]
+mod refusals;
 #[path = "../../driver/sharing.rs"]
 mod sharing;
+#[path = "../../driver/texts.rs"]
+mod texts;
+#[path = "../../driver/threads.rs"]
+mod threads;
 
 use ictus::executor::Executor;
 use ictus::runtime::{FakeOptions, FakeRuntime};

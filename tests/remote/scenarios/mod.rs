@@ -13,7 +13,8 @@
 //! | of `seeds.rs` `ss_28_…` | how long leases live is told with the first lease only (W-51) |
 //! | of `sequences.rs` `expired_adopt_lease_lifts_its_claim` | a release has no answer (W-51) |
 //! | of `grammar/scenarios.rs` `rs_20_…`, `rs_21_…` | a refusal travels as its status, without its words |
-//! | `grammar/rules.rs`, `drafts.rs`, `hostile.rs`, `model.rs` | grammars of other notations, times of a compiler in process, a fetched model |
+//! | of `grammar/rules.rs` those over regular expressions | grammars of other notations have no message |
+//! | `grammar/hostile.rs`, `schemas.rs`, `model.rs` | why a document is refused, and how long a compiler takes; the compiler alone, some hundred engines; a fetched model |
 
 #[path = "../../state_scenarios/cached.rs"]
 #[allow(dead_code, reason = "these scenarios use a part of it")]
@@ -26,6 +27,8 @@ mod decode;
 mod demotion;
 #[path = "../../state_scenarios/departures.rs"]
 mod departures;
+#[path = "../../grammar/drafts.rs"]
+mod drafts;
 #[path = "../../tick_scenarios/emits.rs"]
 mod emits;
 pub(crate) mod engine;
@@ -51,6 +54,8 @@ mod ops;
 mod park;
 #[path = "../../tick_scenarios/prefill.rs"]
 mod prefill;
+#[path = "../../grammar/rules.rs"]
+mod rules;
 #[path = "../../tick_scenarios/sampling.rs"]
 mod sampling;
 #[path = "../../grammar/scenarios.rs"]
