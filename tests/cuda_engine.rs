@@ -7,12 +7,18 @@
 
 #[path = "common/cuda_device.rs"]
 mod cuda_device;
+#[path = "common/gguf.rs"]
+mod gguf;
+#[path = "cuda_engine/graphs.rs"]
+mod graphs;
+#[path = "common/lora.rs"]
+mod lora;
 #[path = "common/model.rs"]
 mod model;
 #[path = "common/random.rs"]
 mod random;
 
-use cuda_device::{Point, Setting, backend, simulated, test_device};
+use cuda_device::{Point, Setting, TestDevice, backend, simulated, test_device};
 use ictus::backend::{BackendError, KvType};
 use ictus::checkpoint::Checkpoint;
 use ictus::engine::{Engine, PlanBuilder};
@@ -261,7 +267,7 @@ fn cuda_engine_passes_the_tick_contract() {
 /// Promise 1 for whole requests: random schedules give the same tokens, log-probabilities and rows.
 #[test]
 fn cuda_requests_have_the_same_bits_in_any_schedule() {
-    let Some(_device) = test_device() else { return };
+    let Some(device) = test_device() else { return };
     let checkpoint = Checkpoint::open(model::file(SMALL)).expect("the model opens");
     let mut random = Random::new("cuda schedules");
     let mut below = |bound: usize| random.below(bound);
@@ -270,4 +276,9 @@ fn cuda_requests_have_the_same_bits_in_any_schedule() {
     let make = || Executor::new(model::runtime(backend(), &checkpoint, &model::options(KvType::F16, 64)));
     let counts = assert_schedule_invariance(make, &requests, 2, 3, &mut below);
     println!("{counts:?}");
+    if let TestDevice::Simulated(driver) = &device {
+        let graphs = driver.statistics().graph_launches;
+        println!("{graphs} graphs");
+        assert!(graphs > 0, "together requests run in graphs, alone they do not: {graphs}");
+    }
 }

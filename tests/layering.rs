@@ -197,12 +197,16 @@ const FENCE: &[&str] = &[
     "backend/mod.rs", // a parent cannot forbid what a child needs
     "backend/cpu/",
     "backend/cuda/mod.rs", // as above
+    "backend/cuda/arena.rs",
     "backend/cuda/attend.rs",
     "backend/cuda/driver.rs",
+    "backend/cuda/graphs.rs",
     "backend/cuda/launch.rs",
     "backend/cuda/peers.rs",
     "backend/cuda/pick.rs",
     "backend/cuda/probe.rs",
+    "backend/cuda/program.rs",
+    "backend/cuda/section.rs",
     "backend/cuda/spans.rs",
     "backend/cuda/staging.rs",
     "lib.rs",

@@ -148,11 +148,11 @@ enum Order : u64 { LAZY = 0, EAGER = 1, SEEDED = 2 };
 // What tests may set; the same numbers as in tests/common/fake_driver.rs.
 enum Option : u32 { OPTION_ORDER, OPTION_SEED, OPTION_STRICT, OPTION_DEVICES, OPTION_MEMORY, OPTION_CAPABILITY, OPTION_POOLS, OPTION_PROCESSORS, OPTION_PEERS, OPTIONS };
 // Where tests may inject an error.
-enum Point : u32 { POINT_INIT, POINT_ALLOC, POINT_HOST_ALLOC, POINT_MODULE, POINT_LAUNCH, POINT_RUN, POINT_COPY, POINT_SYNC, POINTS };
+enum Point : u32 { POINT_INIT, POINT_ALLOC, POINT_HOST_ALLOC, POINT_MODULE, POINT_LAUNCH, POINT_RUN, POINT_COPY, POINT_SYNC, POINT_CAPTURE, POINTS };
 
 // The same fields as in tests/common/fake_driver.rs.
 struct Statistics {
-    u64 launches, graph_launches, copies, synchronisations, allocations;
+    u64 launches, launch_calls, graph_launches, copies, synchronisations, allocations;
     u64 unwritten_reads; // copies to the host of bytes that nobody wrote
     u64 leaked;          // allocations that were live when their context ended
     u64 live_allocations, live_bytes, live_host_allocations, live_streams, live_events, live_modules, live_graphs, live_contexts;

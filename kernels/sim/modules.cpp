@@ -188,6 +188,7 @@ CUDA cuLaunchKernel(void* handle, u32 grid_x, u32 grid_y, u32 grid_z, u32 block_
         return refuse(INVALID_VALUE, "%s: a block of %u x %u x %u threads, written for %u", entry->name, block_x, block_y, block_z, entry->threads);
     if (shared > function->dynamic_shared_limit) return refuse(INVALID_VALUE, "%s: %u bytes of shared memory", entry->name, shared);
     if (extra || (!parameters && entry->arguments > 0)) return refuse(INVALID_VALUE, "%s: no parameters", entry->name);
+    driver.counts.launch_calls++;
     if (int error = struck(POINT_LAUNCH)) return error;
     Arguments arguments;
     for (u32 i = 0; i < entry->arguments; i++) {

@@ -403,6 +403,7 @@ CUDA cuStreamBeginCapture_v2(void* handle, int mode) {
     if (int error = own_stream_of(handle, stream)) return error;
     if (stream->is_null) return refuse(CAPTURE_UNSUPPORTED, "the null stream cannot be captured");
     if (stream->capture) return refuse(ILLEGAL_STATE, "the stream is captured already");
+    if (int error = struck(POINT_CAPTURE)) return error;
     auto capture = std::make_shared<Capture>();
     capture->mode = mode;
     capture->thread = std::this_thread::get_id();
@@ -432,6 +433,7 @@ CUDA cuStreamEndCapture(void* handle, void** out) {
     if (capture->mode != 2 && capture->thread != std::this_thread::get_id())
         return refuse(CAPTURE_WRONG_THREAD, "the capture was begun by another thread");
     leave(*capture);
+    if (int error = struck(POINT_CAPTURE)) return error;
     if (capture->is_invalid) return refuse(CAPTURE_INVALIDATED, "the capture was invalidated");
     if (replay(*capture, [](const Item&) {}, false) < capture->nodes.size())
         return refuse(CAPTURE_UNJOINED, "the capture has work of another stream, which nothing waits for");
@@ -445,6 +447,7 @@ CUDA cuGraphInstantiateWithFlags(void** out, void* handle, u64 flags) {
     Lock lock(driver.mutex);
     std::shared_ptr<Capture>* graph = driver.graphs.find(handle);
     if (!graph) return refuse(INVALID_HANDLE, "no such graph");
+    if (int error = struck(POINT_CAPTURE)) return error;
     if (flags & ~(u64)(1 | 2 | 8)) return refuse(INVALID_VALUE, "flags %llu of a graph", flags);
     u64 executable = driver.handle();
     driver.executables.entries[executable] = *graph;
@@ -473,6 +476,7 @@ CUDA cuGraphLaunch(void* handle, void* stream_handle) {
     if (int error = stream_of(stream_handle, stream)) return error;
     std::shared_ptr<Capture> graph;
     if (int error = executable_of(handle, graph)) return error;
+    if (int error = struck(POINT_CAPTURE)) return error;
     Item item;
     std::weak_ptr<Context> context = stream->context;
     item.work = [graph, context] {

@@ -270,6 +270,15 @@ pub enum Picked {
     NotServed,
 }
 
+/// What became of the parts of steps that a backend may run as graphs ([`Backend::graph_begin`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphCounts {
+    /// Graphs that were there, and were launched again.
+    pub hits: u32,
+    /// Parts that might have been captured and for which there was no graph: they ran all the same, and one of them may be there next time.
+    pub misses: u32,
+}
+
 /// What [`Backend::each_row`] calls: with a participant, a row, and the row's values.
 pub type EachRow<'f> = &'f (dyn Fn(usize, usize, &mut [f32]) + Sync);
 
@@ -402,6 +411,33 @@ pub trait Backend: Sized + Send + 'static {
 
     /// Rotates each head of each row by the angles of the row.
     fn rope(&self, x: &mut Self::Buffer, head_dim: usize, pairing: RopePairing, angles: &Self::Buffer);
+
+    /// Makes room for the block tables of walks of at most `spans` spans, each with at most `longest` entries; answers how many entries the
+    /// tables of one list may have, counted as spans times the longest of them. One table always fits.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Device`.
+    fn make_room_for_tables(&self, spans: usize, longest: usize) -> Result<usize, BackendError> {
+        let _ = (spans, longest);
+        Ok(usize::MAX)
+    }
+
+    /// Told before a part of a step whose operations are likely to come again, with other values in the same shapes: a backend may keep what
+    /// they launch and launch all of it at once the next time, which changes no bit. Only where `may_capture` it keeps anything new.
+    ///
+    /// Until [`Backend::graph_end`] operations may be put off to its end, or to the next one that answers values. Matrices, vectors, buffers
+    /// and pages that they name live until then.
+    fn graph_begin(&self, may_capture: bool) {
+        let _ = may_capture;
+    }
+
+    /// Told when the part is over, however it ended.
+    fn graph_end(&self) {}
+
+    /// What became of such parts since this was last asked.
+    fn take_graph_counts(&self) -> GraphCounts {
+        GraphCounts::default()
+    }
 
     /// Told before a walk over layers which lists of spans its operations will name, so that a backend that brings them elsewhere does it
     /// once. The lists stay where they are, as they are, until [`Backend::pass_end`]; operations may name others all the same.

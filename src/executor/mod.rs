@@ -112,6 +112,7 @@ use std::time::Instant;
 
 use crate::capacity::{self as coordinator, Domain, Ledger};
 use crate::grammar::{Grammars, Limits, SharedCompiler};
+use crate::record::constant::tick_flag;
 use crate::record::view::Memory;
 use crate::record::{Status, TickPlan};
 use crate::ring::Rings;
@@ -236,6 +237,9 @@ impl<R: Runtime> Executor<R> {
         let timeline = timeline.as_deref_mut();
         let mut run = Run { state, rings, events, steps: &mut buffers.steps, partial_emit, timeline };
         run.trace_start(started);
+        run.state.runtime.allow_capture(plan.flags & tick_flag::CAPTURE_OK != 0);
+        // What guests did between two ticks is in neither.
+        run.state.runtime.take_graph_counts();
         let outcome = settle::settle(reserved, &mut buffers.jobs, &mut run)
             .inspect(|_| run.trace_phase("settle"))
             .and_then(|settled| prefill::prefill(settled, &mut run))
@@ -244,6 +248,7 @@ impl<R: Runtime> Executor<R> {
             .inspect(|_| run.trace_phase("decode"))
             .map(|finished| report::report(finished, started, &mut run));
         run.state.broken = outcome.is_err();
+        run.state.runtime.allow_capture(false);
         // A run has ended, and its scratch memory is free again, whether or not it went well.
         run.state.restate(&claimed, Domain::Workspace.bit() | Domain::Flight.bit());
         if outcome.is_err() {

@@ -29,12 +29,13 @@ pub(super) fn report<R: Runtime>(finished: Finished<'_>, started: Instant, run: 
     };
     let mem = memory(run);
     run.trace_events(started, finished.plan_seq, status, &mem);
+    let graphs = run.state.runtime.take_graph_counts();
     let timings = TickTimings {
         wall_ns: u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         prefill_ns: finished.prefill_ns,
         decode_ns: finished.decode_ns,
-        graph_hits: 0,
-        graph_misses: 0,
+        graph_hits: graphs.hits,
+        graph_misses: graphs.misses,
     };
     run.events.complete(finished.plan_seq, status, timings, mem);
 }

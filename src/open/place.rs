@@ -2,10 +2,10 @@
 //! Where a model runs: the processor, or one or several CUDA devices where the build and the machine have them.
 
 use super::options::{Device, ModelOptions};
+use crate::backend::BackendError;
 use crate::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{self, CudaBackend, CudaGroup, DeviceInfo};
-use crate::backend::{BackendError, KvShape};
 use crate::checkpoint::{Checkpoint, ModelConfig};
 use crate::model;
 use crate::runtime::{MemoryPlan, PagedOptions, SharedWeights};
@@ -118,16 +118,17 @@ pub(super) fn weights_bytes(devices: &Devices, checkpoint: &Checkpoint) -> u64 {
 }
 
 /// Bytes that the backend itself takes for operations, on device `member` out of `members`.
-fn working_bytes(kind: Device, config: &ModelConfig, shape: &KvShape, member: usize, members: usize) -> u64 {
+fn working_bytes(kind: Device, config: &ModelConfig, options: &PagedOptions, member: usize, members: usize) -> u64 {
     #[cfg(feature = "cuda")]
     if kind == Device::Cuda {
         let widest = model::widest_input(config).max(config.vocab);
+        let (shape, walk) = (options.kv_shape(config), [options.resolved_pass_rows(), options.longest_table()]);
         return match members {
-            1 => CudaBackend::working_bytes(shape),
-            _ => CudaGroup::working_bytes(shape, widest, member, members),
+            1 => CudaBackend::working_bytes(&shape, walk),
+            _ => CudaGroup::working_bytes(&shape, walk, widest, member, members),
         };
     }
-    let _ = (kind, config, shape, member, members);
+    let _ = (kind, config, options, member, members);
     0
 }
 
@@ -137,7 +138,7 @@ pub(super) fn plans(devices: &Devices, checkpoint: &Checkpoint, options: &PagedO
     let plan = |member| {
         let weights = weights_bytes_on(devices.kind, checkpoint, member, members);
         let mut plan = MemoryPlan::on_device(config, options, weights, member, members)?;
-        let working = working_bytes(devices.kind, config, &options.kv_shape(config), member, members);
+        let working = working_bytes(devices.kind, config, options, member, members);
         plan.activation_bytes = plan.activation_bytes.checked_add(working)?;
         Some(plan)
     };

@@ -16,6 +16,7 @@ mod fake;
 mod paged;
 mod stage;
 
+pub use crate::backend::GraphCounts;
 pub use crate::checkpoint::{Embedding, Pooling, SamplingDefaults};
 pub use adapters::{AdapterLoadError, LoadedAdapter};
 pub use answers::{Answer, Answers};
@@ -357,6 +358,17 @@ pub trait Runtime {
     /// Says whether a step that answers nothing must be complete on return.
     fn sync_steps(&mut self, on: bool) {
         let _ = on;
+    }
+
+    /// Says whether steps from now on may be captured as graphs; not before it is said (the plan's flag `CAPTURE_OK`). No answer depends
+    /// on it.
+    fn allow_capture(&mut self, is_allowed: bool) {
+        let _ = is_allowed;
+    }
+
+    /// Graphs that were launched again, and parts of steps that might have been one and were not, since this was last asked (T-146).
+    fn take_graph_counts(&mut self) -> GraphCounts {
+        GraphCounts::default()
     }
 
     /// The vocabulary, or none when it is not listed.

@@ -18,6 +18,8 @@ pub struct Harness<E, R = MemoryRings> {
     pub next_seq: u64,
     /// What plans say of themselves; 8 unless changed.
     pub max_decode_lanes: u32,
+    /// `TICK_FLAG_*` of all plans; 0 unless changed.
+    pub plan_flags: u32,
 }
 
 impl<E: Engine> Harness<E> {
@@ -30,7 +32,7 @@ impl<E: Engine> Harness<E> {
 impl<E: Engine, R: StageRings> Harness<E, R> {
     /// An engine with these rings.
     pub fn with_engine_and_rings(engine: E, rings: R) -> Self {
-        Self { engine, rings, next_seq: 1, max_decode_lanes: 8 }
+        Self { engine, rings, next_seq: 1, max_decode_lanes: 8, plan_flags: 0 }
     }
 
     /// Changes how many decode records plans allow themselves.
@@ -39,9 +41,15 @@ impl<E: Engine, R: StageRings> Harness<E, R> {
         self
     }
 
+    /// Changes the flags that plans have.
+    pub fn with_plan_flags(mut self, flags: u32) -> Self {
+        self.plan_flags = flags;
+        self
+    }
+
     /// A plan with the next number, which is used up even if the plan is refused.
     pub fn plan(&mut self) -> PlanBuilder {
-        let plan = PlanBuilder::new(self.next_seq).max_decode_lanes(self.max_decode_lanes);
+        let plan = PlanBuilder::new(self.next_seq).max_decode_lanes(self.max_decode_lanes).flags(self.plan_flags);
         self.next_seq += 1;
         plan
     }

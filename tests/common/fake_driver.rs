@@ -67,6 +67,8 @@ pub(crate) enum Point {
     /// The call that asks for a copy or a memset.
     Copy = 6,
     Sync = 7,
+    /// The calls that begin a capture, end it (it is over all the same), make an executable graph, and launch that.
+    Capture = 8,
 }
 
 /// What happened since the last reset, and what there is.
@@ -75,6 +77,8 @@ pub(crate) enum Point {
 pub(crate) struct Statistics {
     /// Kernels that ran, in graphs too.
     pub(crate) launches: u64,
+    /// Launches that were asked for, captured ones too.
+    pub(crate) launch_calls: u64,
     pub(crate) graph_launches: u64,
     /// Copies and memsets that were asked for.
     pub(crate) copies: u64,

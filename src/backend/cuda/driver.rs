@@ -13,7 +13,7 @@ use core::ffi::c_void;
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaStream, DriverError, result, sys};
 
 use crate::backend::BackendError;
 
@@ -39,7 +39,7 @@ impl Element for u32 {}
 impl Element for f32 {}
 
 /// A place in device memory, and how many elements lie there.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct At<T> {
     address: u64,
     len: usize,
@@ -165,6 +165,12 @@ impl Drop for Pinned {
         let _ = (idle, freed);
     }
 }
+
+/// Work of a stream that was captured, to be launched as often as one likes.
+pub(super) struct Graph(CudaGraph);
+
+// SAFETY: its handles are no thread's own, and it is not `Sync`: one thread at a time uses it.
+unsafe impl Send for Graph {}
 
 /// A device and the stream that this backend's work goes through.
 #[derive(Debug)]
@@ -358,16 +364,37 @@ impl Driver {
     }
 
     /// Copies within the device, in stream order. The places do not overlap.
-    pub(super) fn copy(&self, to: At<f32>, from: At<f32>, elements: usize) -> Result<(), BackendError> {
-        if elements == 0 {
+    pub(super) fn copy(&self, to: At<u8>, from: At<u8>, bytes: usize) -> Result<(), BackendError> {
+        if bytes == 0 {
             return Ok(());
         }
-        check(elements <= to.len && elements <= from.len, "copying on the device")?;
+        check(bytes <= to.len && bytes <= from.len, "copying on the device")?;
         self.bind()?;
-        let bytes = elements * size_of::<f32>();
-        // SAFETY: both places have so many elements, by the check.
+        // SAFETY: both places have so many bytes, by the check.
         let copied = unsafe { result::memcpy_dtod_async(to.address, from.address, bytes, self.stream.cu_stream()) };
         copied.map_err(|error| failed("copying on the device", error))
+    }
+
+    /// Captures what `work` gives to the stream instead of running it. `work` gets and frees no memory, waits for nothing and copies none of
+    /// the host's (P-10).
+    ///
+    /// # Errors
+    /// Those of `work`, or what the driver says of the capture: then there is no graph, nothing ran, and the stream is as before.
+    pub(super) fn capture(&self, work: impl FnOnce() -> Result<(), BackendError>) -> Result<Graph, BackendError> {
+        // Other threads go on with other streams of the device meanwhile.
+        let begun = self.stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+        begun.map_err(|error| failed("beginning a capture", error))?;
+        let worked = work();
+        // However it went: a capture that was begun is ended.
+        let ended = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        worked?;
+        let nothing = || BackendError::Device { reason: "a capture gave no graph".to_owned() };
+        ended.map_err(|error| failed("ending a capture", error))?.map(Graph).ok_or_else(nothing)
+    }
+
+    /// Launches a graph, in stream order. What its work reads and writes is live, as for the launches that were captured.
+    pub(super) fn replay(&self, graph: &Graph) -> Result<(), BackendError> {
+        graph.0.launch().map_err(|error| failed("launching a graph", error))
     }
 
     /// Launches a kernel, in stream order.

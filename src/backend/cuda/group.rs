@@ -143,10 +143,11 @@ impl CudaGroup {
         share.map(|part| CudaBackend::weights_bytes(core::iter::once(&part))).fold(0, u64::saturating_add)
     }
 
-    /// Bytes that device `member` out of `members` takes beside weights, pool and activations; the widest row has `widest` elements.
-    pub fn working_bytes(shape: &KvShape, widest: usize, member: usize, members: usize) -> u64 {
+    /// Bytes that device `member` out of `members` takes beside weights, pool and activations, for walks as [`CudaBackend::working_bytes`] has
+    /// them; the widest row has `widest` elements.
+    pub fn working_bytes(shape: &KvShape, walk: [usize; 2], widest: usize, member: usize, members: usize) -> u64 {
         let half = HALF_BYTES.max(widest.saturating_mul(size_of::<f32>())) as u64;
-        CudaBackend::working_bytes(&shape_of(shape, member, members)).saturating_add(2 * half)
+        CudaBackend::working_bytes(&shape_of(shape, member, members), walk).saturating_add(2 * half)
     }
 
     fn count(&self) -> usize {
@@ -493,6 +494,11 @@ impl Backend for CudaGroup {
             x.wrote_parts();
             Ok(())
         });
+    }
+
+    fn make_room_for_tables(&self, spans: usize, longest: usize) -> Result<usize, BackendError> {
+        let mut rooms = self.members.iter().map(|member| member.make_room_for_tables(spans, longest));
+        rooms.try_fold(usize::MAX, |least, room| Ok(least.min(room?)))
     }
 
     fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {

@@ -5,10 +5,10 @@
 //! What it does not check is inside of arrays: tokens below the vocabulary, rows below the number of rows, pages below the pool's.
 
 use core::cell::RefCell;
-use core::ffi::c_void;
 
 use super::driver::{At, Driver, failed};
 use super::kernels::{Kernels, Kind};
+use super::program::{Launch, Op, Program};
 use super::split::Counts;
 use crate::backend::{BackendError, Gate, KvShape, KvType};
 use crate::checkpoint::RopePairing;
@@ -19,7 +19,7 @@ pub(super) const SEGMENT: usize = 256;
 /// Most dimensions of a head.
 pub(super) const MOST_DIMS: usize = 256;
 /// Most parameters of a kernel.
-const MOST_PARAMETERS: usize = 16;
+pub(super) const MOST_PARAMETERS: usize = 16;
 /// Largest grid.
 const MOST_BLOCKS: [usize; 3] = [(1 << 31) - 1, 65_535, 65_535];
 /// Most rows of an operation that has a block for each in its second direction.
@@ -31,7 +31,6 @@ const ELEMENT_BLOCKS: usize = 1024;
 #[derive(Clone, Copy)]
 pub(super) struct Parameter {
     kind: Kind,
-    /// The bytes of the value, from the first on.
     value: u64,
 }
 
@@ -48,6 +47,11 @@ impl From<u64> for Parameter {
 }
 
 impl Parameter {
+    /// The bytes of the value, from the first on.
+    pub(super) fn value(&self) -> u64 {
+        self.value
+    }
+
     fn narrow(kind: Kind, [a, b, c, d]: [u8; 4]) -> Self {
         Self { kind, value: u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]) }
     }
@@ -167,14 +171,16 @@ impl PoolLayers {
 pub(super) struct Launcher {
     pub(super) driver: Driver,
     kernels: RefCell<Kernels>,
+    /// Where launches go while a section is noted.
+    pub(super) program: Program,
 }
 
 impl Launcher {
     pub(super) fn new(driver: Driver) -> Self {
-        Self { driver, kernels: RefCell::default() }
+        Self { driver, kernels: RefCell::default(), program: Program::default() }
     }
 
-    /// Launches a kernel whose text declares these parameters.
+    /// Launches a kernel whose text declares these parameters, or notes it for later.
     ///
     /// # Safety
     /// - What the kernel reads and writes with these parameters and this grid lies in live memory, which nobody else writes meanwhile.
@@ -185,25 +191,40 @@ impl Launcher {
         parameters: &[Parameter],
     ) -> Result<(), BackendError> {
         let wrong = |what: &str| BackendError::Device { reason: format!("{name}: {what}") };
-        let mut kernels = self.kernels.borrow_mut();
-        let kernel = kernels.get(&self.driver, name)?;
-        if !parameters.iter().map(|parameter| parameter.kind).eq(kernel.parameters.iter().copied()) {
+        let is_declared = {
+            let mut kernels = self.kernels.borrow_mut();
+            let declared = &kernels.get(&self.driver, name)?.parameters;
+            parameters.iter().map(|parameter| parameter.kind).eq(declared.iter().copied())
+        };
+        if !is_declared {
             return Err(wrong("its parameters are others"));
         }
         if grid.iter().zip(MOST_BLOCKS).any(|(&blocks, most)| blocks == 0 || blocks > most) {
             return Err(wrong("no such grid"));
         }
-        let mut pointers = [core::ptr::null_mut(); MOST_PARAMETERS];
-        for (pointer, parameter) in pointers.iter_mut().zip(parameters) {
-            *pointer = core::ptr::from_ref(&parameter.value).cast_mut().cast::<c_void>();
-        }
-        let pointers = pointers.get_mut(..parameters.len()).ok_or_else(|| wrong("too many parameters"))?;
         // At most 2^31 - 1 each.
         let grid = grid.map(|blocks| blocks as u32);
-        // SAFETY: number, order and sizes of the parameters are those of the text that the driver compiled, by the check above; the rest
-        // as the caller promises.
-        let launched = unsafe { self.driver.launch(&kernel.function, grid, kernel.threads, pointers) };
-        launched.map_err(|error| failed(name, error))
+        let launch = Launch::new(name, grid, parameters).ok_or_else(|| wrong("too many parameters"))?;
+        if self.program.note(Op::Launch(launch)) {
+            return Ok(());
+        }
+        // SAFETY: it was checked above; the rest as the caller promises.
+        unsafe { self.start(&launch) }
+    }
+
+    /// Launches a kernel.
+    ///
+    /// # Safety
+    /// - The launch passed the checks of [`Launcher::launch`], and what is promised there is so now.
+    pub(super) unsafe fn start(&self, launch: &Launch) -> Result<(), BackendError> {
+        let mut kernels = self.kernels.borrow_mut();
+        let kernel = kernels.get(&self.driver, launch.name)?;
+        let launched = launch.with_pointers(|pointers| {
+            // SAFETY: number, order and sizes of the parameters are those of the text that the driver compiled, by the check before; the
+            // rest as the caller promises.
+            unsafe { self.driver.launch(&kernel.function, launch.grid, kernel.threads, pointers) }
+        });
+        launched.map_err(|error| failed(launch.name, error))
     }
 
     /// Has the kernels that take weights of this type compiled.

@@ -6,6 +6,7 @@
 //! kernels   PTX texts; what they declare
 //! launch    one checked function per kernel;  attend  those of attention;  pick  those that pick tokens
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
+//! section   steps that come again: noted (program), brought over in one copy (arena), launched as a graph (graphs)
 //! driver    memory, copies, launches: the driver's library
 //! group     several devices as one backend;  peers  what they tell each other
 //! ```
@@ -18,7 +19,7 @@
 //! - The first error of an operation that cannot fail is kept, nothing is launched after it, and everybody who can fail answers it
 //!   from then on. Memory that could not be had is no such error.
 //! - A step gets no memory: buffers, lists and the scratch are made with the workspace and the pool, kernels are compiled with the weights.
-//!   Only block tables may grow, where sequences differ much in length.
+//!   The driver takes some for a graph, when one is made.
 //!
 //! # Limits
 //! Heads of at most 256 dimensions, a multiple of 8. Exact arithmetic. Tokens of rows with a mask, a bias, penalties or log-probabilities are picked by
@@ -26,14 +27,18 @@
 //!
 //! **Nobody has run this on a device.** It is tested on a driver that runs the kernels in a simulator (docs/cuda.md).
 
+mod arena;
 mod attend;
 mod driver;
+mod graphs;
 mod group;
 mod kernels;
 mod launch;
 mod peers;
 mod pick;
 mod probe;
+mod program;
+mod section;
 mod spans;
 mod split;
 mod staging;
@@ -44,12 +49,16 @@ pub use probe::{DeviceInfo, device};
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
 
+use self::arena::{ARENA_BYTES, Arena};
 use self::attend::{Attend, slots_bytes};
 use self::driver::{At, Driver, Memory, Pinned};
+use self::graphs::Graphs;
 use self::launch::{Launcher, MOST_DIMS, PoolLayers, SEGMENT, SpanList, Weights};
 use self::spans::SpanLists;
 use self::staging::{HALF_BYTES, Staging};
-use super::{AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, Picked, PlainPick, RopeTable, Span};
+use super::{
+    AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, PlainPick, RopeTable, Span,
+};
 use crate::checkpoint::RopePairing;
 use crate::tensor::{DType, Tensor, dequantise_row};
 
@@ -85,6 +94,11 @@ pub struct CudaBackend {
     words: RefCell<Vec<u32>>,
     /// What an operation works in: states of segments, rows on their way, tokens on theirs.
     scratch: RefCell<Memory>,
+    /// Programs that were seen, and their graphs.
+    graphs: RefCell<Graphs>,
+    /// What a section brings to the device.
+    arena: RefCell<Arena>,
+    in_section: Cell<bool>,
     /// What went wrong first.
     failure: RefCell<Option<BackendError>>,
 }
@@ -160,6 +174,9 @@ impl CudaBackend {
             host: RefCell::default(),
             words: RefCell::default(),
             scratch: RefCell::new(driver.memory(0)?),
+            graphs: RefCell::default(),
+            arena: RefCell::new(Arena::new(&driver)?),
+            in_section: Cell::new(false),
             failure: RefCell::default(),
             launcher: Launcher::new(driver),
             info,
@@ -180,10 +197,13 @@ impl CudaBackend {
         tensors.map(|tensor| bytes(tensor).next_multiple_of(ALIGNMENT_BYTES)).fold(0, u64::saturating_add)
     }
 
-    /// Bytes of device memory that a backend with this pool takes beside weights, pool and activations.
-    pub fn working_bytes(shape: &KvShape) -> u64 {
-        let tables = (2 * TABLE_WORDS + shape.pages).saturating_mul(size_of::<u32>());
-        (scratch_bytes(shape).saturating_add(tables) + 2 * HALF_BYTES) as u64
+    /// Bytes of device memory that a backend with this pool takes beside weights, pool and activations, for walks of at most `spans`
+    /// spans with block tables of at most `longest` entries.
+    pub fn working_bytes(shape: &KvShape, [spans, longest]: [usize; 2]) -> u64 {
+        let walk =
+            spans::walk_words(spans, longest, shape.page_size_tokens).max(TABLE_WORDS.saturating_add(shape.pages));
+        let tables = walk.saturating_add(TABLE_WORDS).saturating_mul(size_of::<u32>());
+        (scratch_bytes(shape).saturating_add(tables) + 2 * HALF_BYTES + ARENA_BYTES) as u64
     }
 
     fn driver(&self) -> &Driver {
@@ -208,10 +228,6 @@ impl CudaBackend {
         let _ = self.attempt(operation);
     }
 
-    fn list(&self, words: &[u32]) -> Result<At<u32>, BackendError> {
-        self.staging.borrow_mut().list(self.driver(), words)
-    }
-
     /// Numbers of rows as a list, each below `bound`.
     fn row_list(&self, rows: &[usize], bound: usize) -> Result<At<u32>, BackendError> {
         inside(rows.iter().all(|&row| row < bound), "a row past the last one")?;
@@ -225,12 +241,15 @@ impl CudaBackend {
             return Ok(list);
         }
         let mut loose = self.loose.borrow_mut();
-        loose.begin(self.driver(), &[spans], self.page_size_tokens.get())?;
+        if !self.spans_in_arena(&mut loose, &[spans])? {
+            loose.begin_growing(self.driver(), &[spans], self.page_size_tokens.get())?;
+        }
         loose.find(spans).ok_or_else(|| BackendError::Device { reason: "a list of spans got lost".to_owned() })
     }
 
     /// Copies values to the host, piece by piece, and waits for each.
     fn read_back(&self, from: At<u8>, out: &mut [u8]) -> Result<(), BackendError> {
+        self.settle()?;
         let mut back = self.back.borrow_mut();
         let step = back.len();
         for (piece, out) in out.chunks_mut(step).enumerate() {
@@ -306,6 +325,7 @@ impl Backend for CudaBackend {
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
         let bytes = bytes.ok_or(BackendError::OutOfMemory { bytes: u64::MAX })?;
         let memory = self.driver().memory(bytes)?;
+        self.forget_graphs()?;
         let scratch = scratch_bytes(shape);
         if self.scratch.borrow().bytes() < scratch {
             let larger = self.driver().memory(scratch)?;
@@ -327,6 +347,7 @@ impl Backend for CudaBackend {
         if bytes > buffer.memory.bytes() {
             self.sound()?;
             let memory = self.driver().memory(bytes)?;
+            self.forget_graphs()?;
             // Lists of rows: of an operation one is in use.
             self.staging.borrow_mut().reserve(self.driver(), rows.saturating_mul(size_of::<u32>()))?;
             buffer.memory = memory;
@@ -383,8 +404,7 @@ impl Backend for CudaBackend {
                 let rows = host.chunks_exact_mut(out.width).skip(span.first_row).take(span.rows);
                 rows.enumerate().for_each(|(row, angles)| table.angles(span.start + row, angles));
             }
-            let bytes = bytemuck::cast_slice(&host);
-            self.staging.borrow_mut().fill(self.driver(), out.values().cast(), bytes)
+            self.fill(out.values().cast(), bytemuck::cast_slice(&host))
         });
     }
 
@@ -395,8 +415,34 @@ impl Backend for CudaBackend {
         }
     }
 
+    /// As many entries as memory was got for, so that no walk needs more.
+    fn make_room_for_tables(&self, spans: usize, longest: usize) -> Result<usize, BackendError> {
+        let words = spans::walk_words(spans, longest, self.page_size_tokens.get());
+        self.lists.borrow_mut().reserve(self.driver(), words)?;
+        self.staging.borrow_mut().reserve(self.driver(), longest.saturating_mul(size_of::<u32>()))?;
+        Ok(spans::table_entries(spans, longest))
+    }
+
+    fn graph_begin(&self, may_capture: bool) {
+        self.begin_section(may_capture);
+    }
+
+    fn graph_end(&self) {
+        self.end_section();
+    }
+
+    fn take_graph_counts(&self) -> GraphCounts {
+        self.graphs.borrow_mut().take_counts()
+    }
+
     fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
-        self.attempt(|| self.lists.borrow_mut().begin(self.driver(), lists, self.page_size_tokens.get()))
+        self.attempt(|| {
+            let mut walk = self.lists.borrow_mut();
+            match self.spans_in_arena(&mut walk, lists)? {
+                true => Ok(()),
+                false => walk.begin(self.driver(), lists, self.page_size_tokens.get()),
+            }
+        })
     }
 
     fn pass_end(&self) {
@@ -467,7 +513,8 @@ impl Backend for CudaBackend {
             for (piece, rows) in rows.chunks(at_once).enumerate() {
                 let list = self.row_list(rows, bound)?;
                 self.launcher.gather_rows(scratch, values, list, width)?;
-                self.driver().copy(values.from(piece * at_once * width), scratch, rows.len() * width)?;
+                let to = values.from(piece * at_once * width).cast();
+                self.launcher.copy(to, scratch.cast(), rows.len() * width * size_of::<f32>())?;
             }
             Ok(())
         });
@@ -534,12 +581,15 @@ impl Backend for CudaBackend {
 
     fn write(&self, x: &mut Buffer, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
         let to = x.values().from(first_row.saturating_mul(x.width)).cast();
-        self.attempt(|| self.staging.borrow_mut().fill(self.driver(), to, bytemuck::cast_slice(values)))
+        self.attempt(|| self.fill(to, bytemuck::cast_slice(values)))
     }
 
     /// Waits for all that was launched: a device says only then what went wrong.
     fn health(&self) -> Result<(), BackendError> {
-        self.attempt(|| self.driver().finish())
+        self.attempt(|| {
+            self.settle()?;
+            self.driver().finish()
+        })
     }
 
     fn copy_pages(&self, pages: &mut Pages, copies: &[(u32, u32)]) {
@@ -593,7 +643,7 @@ impl Backend for CudaBackend {
             let step = at_once * pages.shape.token_elements() * pages.shape.element.bytes();
             for (first, bytes) in positions.step_by(at_once).zip(bytes.chunks(step.max(1))) {
                 let count = bytes.len() * at_once / step.max(1);
-                self.staging.borrow_mut().fill(self.driver(), scratch, bytes)?;
+                self.fill(scratch, bytes)?;
                 let table = self.list(block_table)?;
                 self.launcher.scatter_tokens(pages.layers_from(0), scratch, table, first, count)?;
             }

@@ -38,8 +38,8 @@ use self::step::Rows;
 use self::transfer::Payload;
 use super::adapters::Adapters;
 use super::{
-    AdapterLoadError, Answers, Descriptor, Feed, LoadedAdapter, MemCounters, Runtime, RuntimeError, SamplingSupport,
-    SeqGrowth, SeqHandle, SpaceInfo, Stage, StageError, StageOutput, Vocabulary, Workloads,
+    AdapterLoadError, Answers, Descriptor, Feed, GraphCounts, LoadedAdapter, MemCounters, Runtime, RuntimeError,
+    SamplingSupport, SeqGrowth, SeqHandle, SpaceInfo, Stage, StageError, StageOutput, Vocabulary, Workloads,
 };
 use crate::backend::{Arithmetic, Backend, BackendError, KvShape};
 use crate::checkpoint::{Embedding, ModelConfig};
@@ -98,6 +98,9 @@ pub struct ModelRuntime<B: Backend> {
     adapters: Adapters<Adapter<B>>,
     rows: Rows,
     transfer: Payload,
+    /// Entries of block tables that a walk may name ([`Backend::make_room_for_tables`]).
+    table_entries: usize,
+    may_capture: bool,
     /// The backend failed in the middle of a step: sequences have cells that were never written.
     broken: bool,
 }
@@ -141,6 +144,7 @@ impl<B: Backend> ModelRuntime<B> {
         let network = weights.get(&backend, config, tensors)?;
         let work = Workspace::new(&backend, &options.workspace_shape(config))?;
         let pages = backend.pages(&kv)?;
+        let table_entries = backend.make_room_for_tables(options.resolved_pass_rows(), options.longest_table())?;
         let participants = backend.participants();
         let mut end_ids = identity.end_ids.clone();
         end_ids.sort_unstable();
@@ -159,6 +163,8 @@ impl<B: Backend> ModelRuntime<B> {
             adapters: Adapters::default(),
             rows: Rows::new(options.workspace_shape(config), participants)?,
             transfer: Payload::new(kv),
+            table_entries,
+            may_capture: false,
             broken: false,
         })
     }
@@ -388,6 +394,14 @@ impl<B: Backend> Runtime for ModelRuntime<B> {
         let walked = self.walk(feeds, answers).and_then(|()| self.healthy());
         self.broken = walked.is_err();
         walked
+    }
+
+    fn allow_capture(&mut self, is_allowed: bool) {
+        self.may_capture = is_allowed;
+    }
+
+    fn take_graph_counts(&mut self) -> GraphCounts {
+        self.backend.take_graph_counts()
     }
 
     fn vocabulary(&self) -> Option<&Vocabulary> {

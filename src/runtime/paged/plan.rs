@@ -45,6 +45,11 @@ impl PagedOptions {
         rows.max(ROWS_MAX)
     }
 
+    /// Logical pages of the longest sequence.
+    pub(crate) fn longest_table(&self) -> usize {
+        self.context_tokens.div_ceil(self.page_size_tokens.max(1))
+    }
+
     /// The pool.
     pub(crate) fn kv_shape(&self, config: &ModelConfig) -> KvShape {
         KvShape {

@@ -132,10 +132,19 @@ impl<B: Backend> ModelRuntime<B> {
 
     /// Walks all rows, part by part, and answers each feed when its last row is done.
     pub(super) fn walk(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
+        // Lanes that decode: the shapes of the next step are likely to be the same.
+        let comes_again = feeds.iter().all(|feed| tokens_of(feed).len() == 1);
         let mut cursor = Cursor::default();
         while cursor.feed < feeds.len() {
-            cursor = self.walk_part(feeds, cursor)?;
-            self.answer_part(feeds, answers)?;
+            if comes_again {
+                self.backend.graph_begin(self.may_capture);
+            }
+            let walked = self.walk_part(feeds, cursor);
+            let answered = walked.and_then(|cursor| self.answer_part(feeds, answers).map(|()| cursor));
+            if comes_again {
+                self.backend.graph_end();
+            }
+            cursor = answered?;
         }
         Ok(())
     }
@@ -146,6 +155,7 @@ impl<B: Backend> ModelRuntime<B> {
         let mut cursor = from;
         let mut spans: SmallVec<[Span<'_>; 64]> = SmallVec::new();
         let mut wanted_spans: SmallVec<[Span<'_>; 64]> = SmallVec::new();
+        let mut longest = 0;
         ids.clear();
         carried.clear();
         wanted.clear();
@@ -161,6 +171,10 @@ impl<B: Backend> ModelRuntime<B> {
             }
             let now = &left[..left.len().min(room)];
             let table = self.sequences.table(feed.sequence)?;
+            longest = table.pages().len().max(longest);
+            if !spans.is_empty() && (spans.len() + 1).saturating_mul(longest) > self.table_entries {
+                break;
+            }
             let adapter = self.sequences.mark(feed.sequence);
             let (first_row, start) = (ids.len(), table.len() - left.len());
             spans.push(Span { first_row, rows: now.len(), start, block_table: table.pages() });

@@ -11,7 +11,8 @@
 //! - lanes that start from what others left in the cache, in the pool or exported, or on a fork that the host adopts; forks that are
 //!   published, or leave the engine as bytes and come back; leases that are held for a while, and evictions between ticks;
 //! - drafts, for requests that name a strategy, and grants that accepted drafts may exceed;
-//! - noise: neighbours that nobody compares, some of which fault.
+//! - noise: neighbours that nobody compares, some of which fault;
+//! - steps that may be captured as graphs, which those of the request alone may not.
 //!
 //! On the way the harness holds the engine to its word: what was prefilled and what the shed report says was not add up to what
 //! was asked (T-84, T-91), and nobody faults but the noise.
@@ -28,7 +29,7 @@ use self::draw::{Act, Lane, Row, Stage, draw_plan};
 use self::starts::Holdings;
 use super::{EngineInspect, Events, Harness, RestlessRings};
 use crate::engine::PlanBuilder;
-use crate::record::constant::{fault, finish, shed_kind};
+use crate::record::constant::{fault, finish, shed_kind, tick_flag};
 use crate::record::{LaneLogprob, RingRef, Status};
 use crate::ring::Rings;
 
@@ -77,7 +78,10 @@ pub fn run_together<E: EngineInspect>(
     below: &mut Below<'_>,
 ) -> (Vec<Transcript>, Counts) {
     let rings = RestlessRings::new(below(usize::MAX) as u64);
-    let mut harness = Harness::with_engine_and_rings(engine, rings).with_max_decode_lanes(lanes_max as u32);
+    // Alone without graphs, together with them, where the engine has any.
+    let mut harness = Harness::with_engine_and_rings(engine, rings)
+        .with_max_decode_lanes(lanes_max as u32)
+        .with_plan_flags(tick_flag::CAPTURE_OK);
     let noise = requests.iter().cycle().take(noise * usize::from(!requests.is_empty()));
     let compared = requests.iter().map(|request| (request, false));
     let mut lanes: Vec<Lane> = compared
