@@ -202,6 +202,22 @@ fn ws_6_link_errors_are_one_line_and_code_one() {
     assert!(said.contains("version"), "{said}");
 }
 
+/// W-71, W-74: a host that cuts short what the process uses; the line says what, and no signal ended it.
+#[test]
+fn ring_that_is_cut_short_is_one_line_and_code_one() {
+    let mut worker = Worker::start(&[]);
+    let objects = worker.host().start_over(rustix::fs::MemfdFlags::empty());
+    let tokens = worker.host().run(7, &prompt(40), 4);
+    assert_eq!(tokens.len(), 4);
+    assert!(objects[1].cut(64), "the ring of emits");
+    let mut plan = worker.host().plan();
+    plan.decodes = vec![decode(7, 4)];
+    worker.host().send(&Message::TickSubmit(plan));
+    assert_eq!(worker.host().receive(), None);
+    let (code, said) = worker.close();
+    assert_eq!((code, said.as_str()), (Some(1), "ictus-worker: ring: the shared object was cut short\n"));
+}
+
 /// W-70.
 #[test]
 fn ws_21_closed_stream_is_exit_code_zero() {
