@@ -28,6 +28,7 @@ use ictus::backend::{Backend, BackendError, KvType};
 use ictus::checkpoint::{Checkpoint, ModelConfig};
 use ictus::engine::{Engine, PlanBuilder, StageOutput};
 use ictus::executor::Executor;
+use ictus::facade::CoreOptions;
 use ictus::record::Status;
 use ictus::record::constant::encoding;
 use ictus::ring::{MemoryRings, Rings};
@@ -401,6 +402,32 @@ fn tokens(engine: &mut dyn Engine) -> Vec<u32> {
 
 fn fresh_tokens(device_mask: u64) -> Vec<u32> {
     tokens(&mut *opened(device_mask).engine().expect("an engine"))
+}
+
+/// A core, and a draft model, on several devices; one with too few heads drafts on the first of them.
+#[test]
+fn cuda_group_serves_cores_and_drafts() {
+    let Some(_driver) = devices(2) else { return };
+    let model = opened(0b11);
+    for _ in 0..2 {
+        let refused = [opened(0).cuda_group_core(CoreOptions::default()).err(), model.core(CoreOptions::default()).err()];
+        assert!(refused.iter().all(|error| matches!(error, Some(Error::Backend(BackendError::NoDevice { .. })))));
+        let refused = model.cuda_core(CoreOptions::default()).err();
+        assert!(matches!(refused, Some(Error::Backend(BackendError::NoDevice { .. }))), "{refused:?}");
+    }
+    let core = model.cuda_group_core(CoreOptions::default()).expect("a core");
+    let mut engine = core.tick_host().expect("nobody else ticks");
+    assert_eq!(tokens(&mut engine), fresh_tokens(0));
+    let before = [0, 1].map(taken);
+    let one_head = model::file("tests/data/llama-rope-scaled.gguf");
+    assert!(Model::open(&one_head, &options(0b11)).is_err(), "it has one head");
+    let drafter = model.drafter(&one_head).expect("of the same vocabulary");
+    let after = [0, 1].map(taken);
+    assert!(after[0] > before[0] && after[1] == before[1], "{before:?}, {after:?}");
+    drop(drafter);
+    let _drafter = model.drafter(model::file(SMALL)).expect("itself");
+    let after = [0, 1].map(taken);
+    assert!(after[0] > before[0] && after[1] > before[1], "{before:?}, {after:?}");
 }
 
 /// Bytes that are taken on a device.

@@ -139,10 +139,12 @@ fn json_has_the_documented_members() {
 
 #[test]
 fn refusals_say_what_is_wrong_and_exit_with_1() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["--no-such-flag"], "usage"),
         (&["--model", "nowhere.gguf"], "nowhere.gguf"),
         (&["--device", "cuda:4294967295"], "no device"),
+        (&["--device", "cuda:62,63"], "no device"),
+        (&["--device", "cuda:1,2,1"], "each is named once"),
         (&["--device", "abacus"], "abacus"),
         (&["--threads", "100000"], "threads"),
         (&["--chat"], "chat template"),

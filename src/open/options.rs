@@ -50,7 +50,7 @@ pub struct ModelOptions {
     pub max_lanes: u32,
     /// Prompt tokens of one step; 0 is 512.
     pub prefill_step_tokens: u32,
-    /// Bytes that the model may take, weights and all; 0 is no bound. Where `context_tokens` or `pool_tokens` is 0, it follows from the
+    /// Bytes that the model may take, weights and all, on all its devices together; 0 is no bound. Where `context_tokens` or `pool_tokens` is 0, it follows from the
     /// budget ([`sizing`]); a plan that exceeds the budget all the same is refused.
     pub memory_budget_bytes: u64,
     /// Tokens of the pool that cached state may hold when nobody else does; 0 is half of the pool, so that lanes find room even where no plan
