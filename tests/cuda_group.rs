@@ -410,7 +410,8 @@ fn cuda_group_serves_cores_and_drafts() {
     let Some(_driver) = devices(2) else { return };
     let model = opened(0b11);
     for _ in 0..2 {
-        let refused = [opened(0).cuda_group_core(CoreOptions::default()).err(), model.core(CoreOptions::default()).err()];
+        let refused =
+            [opened(0).cuda_group_core(CoreOptions::default()).err(), model.core(CoreOptions::default()).err()];
         assert!(refused.iter().all(|error| matches!(error, Some(Error::Backend(BackendError::NoDevice { .. })))));
         let refused = model.cuda_core(CoreOptions::default()).err();
         assert!(matches!(refused, Some(Error::Backend(BackendError::NoDevice { .. }))), "{refused:?}");
