@@ -354,6 +354,16 @@ fn rs_34_registry_refuses_what_is_not_offered_and_certifies_the_first_pair() {
     assert_eq!(events.admit_for(1).map(|result| result.status), Some(admit_status::REJECTED));
 }
 
+/// a tap into a layer that the model has is no reason to refuse.
+#[test]
+fn rs_34_taps_are_refused_past_the_last_layer_only() {
+    let mut h = copying(0, |options| options.descriptor.workloads.layers = 5);
+    let tapping =
+        |layer| StrategyBuilder::new("prompt-lookup").tap(0, tap_tensor::EMBED).tap(layer, tap_tensor::HIDDEN);
+    assert_eq!(register_strategy(&mut h, &tapping(5)).map(|_| ()), Err(Status::RegistrationRefused));
+    assert_eq!(register_strategy(&mut h, &tapping(4)).map(|(slot, certs)| (slot, certs.len())), Ok((1, 1)));
+}
+
 /// TS-71, T-125, T-129, T-130: grant and overshoot bound a draft.
 #[test]
 fn ts_71_overshoot_lets_a_draft_exceed_the_grant() {

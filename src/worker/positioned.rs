@@ -24,16 +24,16 @@ pub(super) struct Positioned {
 }
 
 impl Positioned {
-    /// The first `bytes` of an object.
+    /// The first `bytes` of an object; none are room for nothing.
     ///
     /// # Errors
-    /// `InvalidInput`: the object is shorter, nothing of it is asked, or it cannot be both read and written.
+    /// `InvalidInput`: the object is shorter, or it cannot be both read and written.
     pub(super) fn new(object: OwnedFd, bytes: u64) -> io::Result<Self> {
         let invalid = |reason| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         if fcntl_getfl(&object)? & OFlags::RWMODE != OFlags::RDWR {
             return invalid("the shared object cannot be read and written");
         }
-        if bytes == 0 || size(&fstat(&object)?) < bytes {
+        if size(&fstat(&object)?) < bytes {
             return invalid("the shared object is too short");
         }
         Ok(Self { object, bytes })

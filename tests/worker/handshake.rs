@@ -246,7 +246,7 @@ fn ws_9_bad_buffers_end_the_link() {
         host.pass(tag, &SharedMemory::create("buffer", 1000).expect("memory"));
         host.refused()
     };
-    for (len, tag) in [(1000, 6), (1001, 5), (u64::MAX, 5), (0, 5)] {
+    for (len, tag) in [(1000, 6), (1001, 5), (u64::MAX, 5)] {
         let error = refused(len, tag);
         assert!(matches!(error, ServeError::Attach { .. }), "{len} bytes under {tag}: {error}");
     }

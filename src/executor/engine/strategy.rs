@@ -164,7 +164,7 @@ impl<R: Runtime> Executor<R> {
         let offer = Offer {
             verify_rows: descriptor.verify_rows,
             truncate_partial: descriptor.truncate_partial,
-            layers: 0,
+            layers: descriptor.workloads.layers,
             architecture: &descriptor.architecture,
             kernel_caps: 0,
         };

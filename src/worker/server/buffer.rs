@@ -87,9 +87,19 @@ mod tests {
         assert!(buffer.put(&sealed));
         assert_eq!(buffer.envelope(), Ok(sealed));
         assert!(!buffer.put(&[1; 301]), "W-58");
-        assert!(Buffer::new(object(299), 300).is_err() && Buffer::new(object(9), 0).is_err());
+        assert!(Buffer::new(object(299), 300).is_err(), "W-40");
         let read_only = OwnedFd::from(std::fs::File::open("/etc/passwd").expect("readable"));
         assert!(Buffer::new(read_only, 8).is_err());
+    }
+
+    /// W-40, W-56: only a wrong tag and a short object are refused; what nothing fits into is found out when it is used.
+    #[test]
+    fn buffer_of_no_bytes_holds_nothing() {
+        for there in [0, 300] {
+            let buffer = Buffer::new(object(there), 0).expect("as long as was announced");
+            assert_eq!((buffer.len_bytes(), buffer.envelope()), (0, Err(Status::EnvelopeMismatch)));
+            assert!(!buffer.put(&[1]));
+        }
     }
 
     /// W-74: a terabyte of nothing is a page or two.
