@@ -114,10 +114,11 @@ DEV void segment_values(f32 (&out)[P::MOST][2], Ptr<const f32> weights, Ptr<cons
 }
 
 // By what both sides of a merge are multiplied; N takes the place of M.
-DEV void merge_factors(f32& most, f32 segment_most, f32& old_factor, f32& new_factor) {
-    f32 next = segment_most > most ? segment_most : most;
-    old_factor = most == -infinity() ? 0.0f : exponential(most - next);
-    new_factor = exponential(segment_most - next);
-    most = next;
-}
-DEV f32 merged(f32 old_value, f32 old_factor, f32 new_value, f32 new_factor) { return fused(old_value, old_factor, new_value * new_factor); }
+struct Merge {
+    static DEV_MEMBER void factors(f32& most, f32 segment_most, f32& old_factor, f32& new_factor) {
+        f32 next = segment_most > most ? segment_most : most;
+        old_factor = most == -infinity() ? 0.0f : exponential(most - next);
+        new_factor = exponential(segment_most - next);
+        most = next;
+    }
+};

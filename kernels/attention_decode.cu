@@ -2,7 +2,8 @@
 // as many of their rows as a block takes pairs.
 //
 // Shapes: queries, out [rows, n_heads * head_dim] f32; pool, table, spans as in pages.cuh; members, parts, tasks and the slots of partial and states as in
-// split.cuh. n_heads is a multiple of n_kv_heads; head_dim a multiple of 8, at most 256. A segment that a row does not see gets l = 0 and no partial.
+// split.cuh. n_heads is a multiple of n_kv_heads; head_dim a multiple of 8, at most 256. A block of whose segment nobody sees anything
+// does nothing.
 // What a block computes and in which order: attention.cuh.
 #include "attention.cuh"
 
@@ -27,25 +28,20 @@ DEV void attend_segment(Ptr<f32> partial, Ptr<f32> states, Ptr<const f32> all_qu
     pairs.load(all_members, members);
     u32 from, to;
     seen_range(segment, pairs, shape, from, to);
+    if (from >= to) return;
     f32 out[N][2];
-    if (from < to) {
-        load_queries(queries, all_queries, pairs, shape);
-        sync_block();
-        segment_scores<E>(weights, queries, pool, table, segment, from, to, pairs, shape);
-        sync_block();
-        segment_weights(weights, own_states, pairs);
-        sync_block();
-        segment_values<E>(out, weights, pool, table, segment, from, to, pairs, shape);
-    }
+    load_queries(queries, all_queries, pairs, shape);
+    sync_block();
+    segment_scores<E>(weights, queries, pool, table, segment, from, to, pairs, shape);
+    sync_block();
+    segment_weights(weights, own_states, pairs);
+    sync_block();
+    segment_values<E>(out, weights, pool, table, segment, from, to, pairs, shape);
     for (u32 pair = 0; pair < N; pair++) {
         // A row has no slots behind its own position.
         if (pair >= pairs.count || segment > pairs.position(pair) / SEGMENT) continue;
         u64 place = pairs.place(pair, segment);
-        if (threadIdx.x < 2) {
-            f32 nothing = threadIdx.x == 0 ? -infinity() : 0.0f;
-            states[2 * place + threadIdx.x] = from < to ? own_states[2 * pair + threadIdx.x] : nothing;
-        }
-        if (from >= to) continue;
+        if (threadIdx.x < 2) states[2 * place + threadIdx.x] = own_states[2 * pair + threadIdx.x];
         for (u32 half = 0; half < 2; half++) {
             u32 dim = threadIdx.x + half * ATTENTION_THREADS;
             if (dim < shape.head_dim) partial[place * shape.head_dim + dim] = out[pair][half];
@@ -88,25 +84,10 @@ ATTENTION_DECODE(ictus_attention_decode_f32, f32)
 ATTENTION_SHARED(ictus_attention_shared_f16, u16)
 ATTENTION_SHARED(ictus_attention_shared_f32, f32)
 
-// Segments of members in ascending order into one. grid: (n_heads, members)
+// grid: (n_heads, members)
 KERNEL(128)
 ictus_attention_merge(Ptr<f32> RESTRICT out, Ptr<const f32> RESTRICT partial, Ptr<const f32> RESTRICT states, Ptr<const u32> RESTRICT members,
-                      u32 head_dim) {
-    u32 head = blockIdx.x, n_heads = gridDim.x;
-    u64 member = 3 * (u64)blockIdx.y;
-    u32 row = members[member], last = members[member + 1] / SEGMENT, slot = members[member + 2];
-    for (u32 dim = threadIdx.x; dim < head_dim; dim += 128) {
-        f32 most = -infinity(), sum = 0.0f, value = 0.0f;
-        for (u32 segment = 0; segment <= last; segment++) {
-            u64 place = (u64)(slot + segment) * n_heads + head;
-            f32 segment_sum = states[2 * place + 1];
-            if (segment_sum == 0.0f) continue;
-            f32 old_factor, new_factor;
-            merge_factors(most, states[2 * place], old_factor, new_factor);
-            sum = merged(sum, old_factor, segment_sum, new_factor);
-            value = merged(value, old_factor, partial[place * head_dim + dim], new_factor);
-        }
-        out[((u64)row * n_heads + head) * head_dim + dim] = value / sum;
-    }
+                      u32 head_dim, u32 window) {
+    merge_segments<Merge>(out, partial, states, members, head_dim, window);
 }
 EXPORT(ictus_attention_merge, 128)

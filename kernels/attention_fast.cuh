@@ -60,13 +60,14 @@ DEV f32 two_to(f32 x) {
 }
 
 // By what both sides of a merge are multiplied; the larger of the two takes the place of `most`.
-DEV void fast_factors(f32& most, f32 segment_most, f32& old_factor, f32& new_factor) {
-    f32 next = segment_most > most ? segment_most : most;
-    old_factor = two_to(most - next);
-    new_factor = two_to(segment_most - next);
-    most = next;
-}
-DEV f32 fast_merged(f32 old_value, f32 old_factor, f32 new_value, f32 new_factor) { return fused(old_value, old_factor, new_value * new_factor); }
+struct FastMerge {
+    static DEV_MEMBER void factors(f32& most, f32 segment_most, f32& old_factor, f32& new_factor) {
+        f32 next = segment_most > most ? segment_most : most;
+        old_factor = two_to(most - next);
+        new_factor = two_to(segment_most - next);
+        most = next;
+    }
+};
 
 DEV u32 two_halves(f32 low, f32 high) { return to_f16(low) | (u32)to_f16(high) << 16; }
 

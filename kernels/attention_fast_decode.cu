@@ -2,7 +2,7 @@
 // read once for as many of their rows as make sixteen pairs.
 //
 // Shapes: queries, out [rows, n_heads * head_dim] f32; pool as in pages.cuh, f16; table, spans as there; members, parts, tasks and the slots of partial and states
-// as in split.cuh, m to the base of 2. head_dim is in the name: 64, 96, 128 or 256. A segment that a row does not see gets l = 0 and no partial.
+// as in split.cuh, m to the base of 2. head_dim is in the name: 64, 96, 128 or 256. A block of whose segment nobody sees anything does nothing.
 // What a block computes and in which order: attention_fast.cuh. Its sixteen pairs are those of one set, the four warps take a quarter of the dimensions each.
 #include "attention_fast.cuh"
 
@@ -27,14 +27,13 @@ DEV void fast_attend(Ptr<f32> partial, Ptr<f32> states, Ptr<const f32> all_queri
     pairs.load(all_members, members);
     u32 from, to;
     seen_range(segment, pairs, shape, from, to);
-    f32 out[Shared::OWN][4], most[2] = {-infinity(), -infinity()}, sum[2] = {0.0f, 0.0f};
-    if (from < to) {
-        fast_queries<D, 1>(queries, all_queries, pairs, shape.scale);
-        Sight sight;
-        sight.look(pairs, 0, shape.window);
-        Shared shared = {queries, keys, values, cells, odd};
-        fast_segment<D, 1>(out, most, sum, shared, pool, table, from, to, head, sight, shape);
-    }
+    if (from >= to) return;
+    fast_queries<D, 1>(queries, all_queries, pairs, shape.scale);
+    Sight sight;
+    sight.look(pairs, 0, shape.window);
+    Shared shared = {queries, keys, values, cells, odd};
+    f32 out[Shared::OWN][4], most[2], sum[2];
+    fast_segment<D, 1>(out, most, sum, shared, pool, table, from, to, head, sight, shape);
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     for (u32 row = 0; row < 2; row++) {
         u32 pair = lane / 4 + 8 * row;
@@ -42,7 +41,6 @@ DEV void fast_attend(Ptr<f32> partial, Ptr<f32> states, Ptr<const f32> all_queri
         if (pair >= pairs.count || segment > pairs.position(pair) / SEGMENT) continue;
         u64 place = pairs.place(pair, segment);
         if (warp == 0 && lane % 4 < 2) states[2 * place + lane % 4] = lane % 4 == 0 ? most[row] : sum[row];
-        if (from >= to) continue;
         for (u32 column = 0; column < Shared::OWN; column++)
             for (u32 i = 0; i < 2; i++)
                 partial[place * D + 8 * (warp * Shared::OWN + column) + lane % 4 * 2 + i] = out[column][2 * row + i];
@@ -81,25 +79,10 @@ ATTENTION_FAST_DECODE(ictus_attention_fast_decode_96, ictus_attention_fast_share
 ATTENTION_FAST_DECODE(ictus_attention_fast_decode_128, ictus_attention_fast_shared_128, 128)
 ATTENTION_FAST_DECODE(ictus_attention_fast_decode_256, ictus_attention_fast_shared_256, 256)
 
-// Segments of members in ascending order into one. grid: (n_heads, members)
+// grid: (n_heads, members)
 KERNEL(128)
 ictus_attention_fast_merge(Ptr<f32> RESTRICT out, Ptr<const f32> RESTRICT partial, Ptr<const f32> RESTRICT states, Ptr<const u32> RESTRICT members,
-                           u32 head_dim) {
-    u32 head = blockIdx.x, n_heads = gridDim.x;
-    u64 member = 3 * (u64)blockIdx.y;
-    u32 row = members[member], last = members[member + 1] / SEGMENT, slot = members[member + 2];
-    for (u32 dim = threadIdx.x; dim < head_dim; dim += 128) {
-        f32 most = -infinity(), sum = 0.0f, value = 0.0f;
-        for (u32 segment = 0; segment <= last; segment++) {
-            u64 place = (u64)(slot + segment) * n_heads + head;
-            f32 segment_sum = states[2 * place + 1];
-            if (segment_sum == 0.0f) continue;
-            f32 old_factor, new_factor;
-            fast_factors(most, states[2 * place], old_factor, new_factor);
-            sum = fast_merged(sum, old_factor, segment_sum, new_factor);
-            value = fast_merged(value, old_factor, partial[place * head_dim + dim], new_factor);
-        }
-        out[((u64)row * n_heads + head) * head_dim + dim] = value / sum;
-    }
+                           u32 head_dim, u32 window) {
+    merge_segments<FastMerge>(out, partial, states, members, head_dim, window);
 }
 EXPORT(ictus_attention_fast_merge, 128)

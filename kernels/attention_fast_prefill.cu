@@ -38,11 +38,11 @@ DEV void fast_walk(Ptr<f32> all_out, Ptr<const f32> all_queries, Ptr<const u16> 
         for (u32 row = 0; row < 2; row++) {
             if (sum[row] == 0.0f) continue;
             f32 old_factor, new_factor;
-            fast_factors(all_most[row], most[row], old_factor, new_factor);
-            all_sum[row] = fast_merged(all_sum[row], old_factor, sum[row], new_factor);
+            FastMerge::factors(all_most[row], most[row], old_factor, new_factor);
+            all_sum[row] = merged(all_sum[row], old_factor, sum[row], new_factor);
             for (u32 column = 0; column < OWN; column++)
                 for (u32 i = 2 * row; i < 2 * row + 2; i++)
-                    total[column][i] = fast_merged(total[column][i], old_factor, out[column][i], new_factor);
+                    total[column][i] = merged(total[column][i], old_factor, out[column][i], new_factor);
         }
     }
     for (u32 row = 0; row < 2; row++) {

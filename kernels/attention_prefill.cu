@@ -12,7 +12,7 @@ DEV void merge_state(Ptr<f32> running, Ptr<f32> factors, Ptr<const f32> states, 
     f32 segment_sum = states[2 * pair + 1];
     if (segment_sum == 0.0f) return;
     f32 most = running[2 * pair], old_factor, new_factor;
-    merge_factors(most, states[2 * pair], old_factor, new_factor);
+    Merge::factors(most, states[2 * pair], old_factor, new_factor);
     running[2 * pair] = most;
     running[2 * pair + 1] = merged(running[2 * pair + 1], old_factor, segment_sum, new_factor);
     factors[2 * pair] = old_factor;

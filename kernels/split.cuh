@@ -7,8 +7,9 @@
 //   tasks   [task][4] u32     a shared segment: its number, the span whose block table is read, the first member and how many there are
 //
 // A slot holds what one segment gave one row: of each head `partial[slot][head][dim]`, and `states[slot][head][2]`, its m and l. A row at position p has
-// p / SEGMENT + 1 slots, one for each segment from position 0 on, so rows of very different lengths waste nothing. Every segment that a row sees is the
-// work of one block for each of its heads: a task of all rows that have it in the same pages, or the span's own.
+// p / SEGMENT + 1 slots, one for each segment from position 0 on, so rows of very different lengths waste nothing; of segments before its window nobody
+// writes or reads them. Every segment that a row sees is the work of one block for each of its heads: a task of all rows that have it in the same pages, or the
+// span's own.
 #pragma once
 #include "common.cuh"
 
@@ -111,4 +112,39 @@ template <class P> DEV void seen_range(u32 segment, const P& pairs, const Attent
     u32 begin = segment * SEGMENT, lowest = first_seen(pairs.lowest(), shape.window);
     from = lowest > begin ? lowest : begin;
     to = smaller(begin + SEGMENT, pairs.highest() + 1);
+}
+
+DEV f32 merged(f32 old_value, f32 old_factor, f32 new_value, f32 new_factor) { return fused(old_value, old_factor, new_value * new_factor); }
+
+// The segments that a member sees into one, in ascending order; `F::factors` says by what both sides of a merge are multiplied. A block takes one head of one
+// member, grid (n_heads, members), a thread every 128th dimension. Results are read some at a time, as nothing of a merge is needed to read the next.
+template <class F>
+DEV void merge_segments(Ptr<f32> out, Ptr<const f32> partial, Ptr<const f32> states, Ptr<const u32> members, u32 head_dim, u32 window) {
+    constexpr u32 AT_ONCE = 8;
+    u32 head = blockIdx.x, n_heads = gridDim.x;
+    u64 member = 3 * (u64)blockIdx.y;
+    u32 row = members[member], position = members[member + 1], slot = members[member + 2];
+    u32 begin = first_seen(position, window) / SEGMENT, end = position / SEGMENT + 1;
+    for (u32 dim = threadIdx.x; dim < head_dim; dim += 128) {
+        f32 most = -infinity(), sum = 0.0f, value = 0.0f;
+        for (u32 first = begin; first < end; first += AT_ONCE) {
+            f32 segment_most[AT_ONCE], segment_sum[AT_ONCE], segment_value[AT_ONCE];
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                segment_sum[i] = 0.0f;
+                if (first + i >= end) continue;
+                u64 place = (u64)(slot + first + i) * n_heads + head;
+                segment_most[i] = states[2 * place];
+                segment_sum[i] = states[2 * place + 1];
+                segment_value[i] = partial[place * head_dim + dim];
+            }
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                if (segment_sum[i] == 0.0f) continue;
+                f32 old_factor, new_factor;
+                F::factors(most, segment_most[i], old_factor, new_factor);
+                sum = merged(sum, old_factor, segment_sum[i], new_factor);
+                value = merged(value, old_factor, segment_value[i], new_factor);
+            }
+        }
+        out[((u64)row * n_heads + head) * head_dim + dim] = value / sum;
+    }
 }

@@ -242,7 +242,8 @@ impl Case {
         let chunks = self.chunks(if self.shape.fast { 16 } else { 8 });
         let grid = [segments + 1, kv_heads * chunks, self.rows.len()];
         device.launch(&self.kernel("decode"), grid, &arguments);
-        let arguments = [out.into(), partial.into(), states.into(), members.into(), Arg::U32(dim as u32)];
+        let window = Arg::U32(self.shape.window as u32);
+        let arguments = [out.into(), partial.into(), states.into(), members.into(), Arg::U32(dim as u32), window];
         let merge = if self.shape.fast { "ictus_attention_fast_merge" } else { "ictus_attention_merge" };
         device.launch(merge, [heads, lists.rows, 1], &arguments);
         device.read(out)
@@ -278,7 +279,7 @@ impl Case {
     }
 }
 
-fn shapes() -> [(Shape, Vec<Rows>); 5] {
+fn shapes() -> [(Shape, Vec<Rows>); 6] {
     let shape = |heads, kv_heads, dim, page_size, window, half| {
         let fast = false;
         Shape { heads, kv_heads, dim, page_size, window, half, fast }
@@ -294,6 +295,8 @@ fn shapes() -> [(Shape, Vec<Rows>); 5] {
         (shape(4, 2, 32, 16, 50, true), rows(&[(4, 298), (1, 10), (1, 530)])),
         // Heads wider than the block has threads.
         (shape(2, 1, 256, 16, 7, false), rows(&[(2, 5)])),
+        // More segments than a merge reads at once.
+        (shape(2, 1, 8, 64, 0, false), rows(&[(1, 2600)])),
     ]
 }
 

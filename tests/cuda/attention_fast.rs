@@ -25,6 +25,8 @@ fn shapes() -> Vec<(Shape, Vec<Rows>)> {
         (shape(2, 1, 64, 16, 270), rows(&[(6, 520)])),
         (shape(6, 2, 256, 16, 0), rows(&[(12, 250)])),
         (shape(2, 1, 256, 8, 40), rows(&[(2, 5), (1, 280)])),
+        // More segments than a merge reads at once.
+        (shape(1, 1, 64, 64, 0), rows(&[(1, 2310)])),
     ]
 }
 

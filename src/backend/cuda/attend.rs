@@ -172,7 +172,8 @@ impl Launcher {
         let grid = [split.counts.segments, shape.n_kv_heads * chunks, list.count];
         // SAFETY: as above.
         unsafe { self.launch(name, grid, &parameters) }?;
-        let parameters = parameters![out, partial, states, split.members, word(shape.head_dim)?];
+        let window = word(shape.window.unwrap_or(0))?;
+        let parameters = parameters![out, partial, states, split.members, word(shape.head_dim)?, window];
         // SAFETY: rows of `out`, and the slots of the members, all there as above.
         unsafe { self.launch(family.merge, [shape.n_heads, split.counts.members, 1], &parameters) }
     }
