@@ -230,7 +230,7 @@ fn whether(is_so: bool, otherwise: &str) -> Result<(), BackendError> {
 }
 
 /// Which buffers a product with a matrix cut like this is written into.
-fn places<'b>(out: &'b mut SpreadBuffer, cut: Option<Cut>) -> &'b mut [Buffer] {
+fn places(out: &mut SpreadBuffer, cut: Option<Cut>) -> &mut [Buffer] {
     if cut.is_some() { &mut out.parts } else { &mut out.wholes }
 }
 
