@@ -1,13 +1,18 @@
 // What log-probabilities of a picked token and of the best alternatives are made of (T-122).
 //
-// Shapes: logits [rows, vocab] f32, shaped; tokens [rows] u32; chosen [rows] f32: the token's logit, minus infinity past the row; ids, values
-// [rows, 20]: the best entries and their logits, best first, NaN left out, ties to the lower id; counts [rows]: how many there are.
-// Work: a block of 512 takes a row (head.cuh). The normaliser is sample_weights.cu's sum at temperature 1, whose logarithm the host takes in f64.
-// Numerics: nothing is rounded here. Roof: a dozen passes over the row out of the cache.
+// Shapes: logits [rows, vocab] f32, shaped; tokens [rows] u32; best [rows] of sample_survey.cu or sample_shape.cu, sums [rows] of sample_weights.cu at
+// temperature 1; of each row a record of 44 words:
+//
+//   0 best, 1 sum, 2 the token's logit (minus infinity past the row)      bits of f32
+//   3 how many entries there are, 4.. their ids, 24.. their logits         best first, at most 20, NaN left out, ties to the lower id
+//
+// Work: a block of 512 takes a row (head.cuh). Numerics: nothing is rounded here; the host takes the logarithm of the sum in f64.
+// Roof: a dozen passes over the row out of the cache.
 #include "head.cuh"
 
 constexpr u32 TOP = 20;
 constexpr u32 HEAD = 32;
+constexpr u32 RECORD = 4 + 2 * TOP;
 
 // Keys with the order of numbers: negative ones have all their bits turned. Both zeros are one number; NaN has no key.
 struct Logits {
@@ -20,24 +25,32 @@ struct Logits {
     }
 };
 
-// grid: rows
+// Rows that nobody wants them of (`wanted` not above 0) get zeros. grid: rows
 KERNEL(512)
-ictus_logprobs(Ptr<f32> RESTRICT chosen, Ptr<u32> RESTRICT ids, Ptr<f32> RESTRICT values, Ptr<u32> RESTRICT counts,
-               Ptr<const f32> RESTRICT logits, Ptr<const u32> RESTRICT tokens, u32 vocab) {
+ictus_logprobs(Ptr<u32> RESTRICT records, Ptr<const f32> RESTRICT logits, Ptr<const u32> RESTRICT tokens, Ptr<const f32> RESTRICT best,
+               Ptr<const f32> RESTRICT sums, Ptr<const f32> RESTRICT wanted, u32 vocab) {
     SHARED(u64, sorted, HEAD);
     SHARED(u32, scratch, 32);
-    u32 row = blockIdx.x, token = tokens[row];
+    u32 row = blockIdx.x;
+    Ptr<u32> record = records + (u64)row * RECORD;
+    if (!(wanted[row] > 0.0f)) {
+        if (threadIdx.x < RECORD) record[threadIdx.x] = 0;
+        return;
+    }
     Logits keys = {logits + (u64)row * vocab};
     u32 count = smaller(head_of<HEAD>(keys, vocab, sorted, scratch), TOP);
     if (threadIdx.x < TOP) {
         bool is_there = threadIdx.x < count;
         u32 id = is_there ? id_of(sorted[threadIdx.x]) : 0;
-        ids[row * TOP + threadIdx.x] = id;
-        values[row * TOP + threadIdx.x] = is_there ? keys.logits[id] : 0.0f;
+        record[4 + threadIdx.x] = id;
+        record[4 + TOP + threadIdx.x] = is_there ? bits_of(keys.logits[id]) : 0;
     }
     if (threadIdx.x == 0) {
-        chosen[row] = token < vocab ? keys.logits[token] : -infinity();
-        counts[row] = count;
+        u32 token = tokens[row];
+        record[0] = bits_of(best[row]);
+        record[1] = bits_of(sums[row]);
+        record[2] = bits_of(token < vocab ? (f32)keys.logits[token] : -infinity());
+        record[3] = count;
     }
 }
 EXPORT(ictus_logprobs, 512)

@@ -1,62 +1,82 @@
-// What is done to logits before a token is looked for (T-112): mask, bias, penalties.
+// What is done to logits before a token is looked for (T-112), and the look at them (sample_survey.cu), in one pass: whether the row as it was is
+// finite; mask, bias, penalties; then the largest number.
 //
-// Shapes: logits [rows, vocab] f32, in place; mask [rows, words] u32, one bit per id, lowest bit first; lists of all rows one behind another, row r from
-// offsets[r] to offsets[r + 1]. Work: mask: a block a part of 4096 entries. Lists: a block a row, a thread an entry.
-// Numerics: src/sample/shape.rs and penalty.rs, operation by operation. Roof: bytes of the row for the mask, a launch for the lists.
-#include "common.cuh"
+// Shapes: logits [rows, vocab] f32, in place; of each part of 4096 entries best, place, flags as in sample_survey.cu; of each row a record of ten words:
+//
+//   0 mask, 1 words of it        places are counted in words from `words` on; NOWHERE for none
+//   2 list of biases, 3 entries  two words each: id, bits of the addend; ids ascend and may repeat
+//   4 list of penalties, 5 entries  two words each: id, how often it came; ids ascend
+//   6 repeat, 7 presence, 8 frequency
+//   9 not 0 where anything is done to the row
+//
+// A mask has one bit per id, lowest bit first; what lies past its end is not allowed. Ids past the row are ignored (E-12).
+// Work: a block of 256 takes a part, and of the lists the entries that fall into it: one thread does all of an id.
+// Numerics: src/sample/shape.rs and penalty.rs, operation by operation. Roof: bytes, 8 an entry.
+#include "survey.cuh"
 
-constexpr u32 PART = 4096;
+constexpr u32 RECORD = 10;
 
-// Minus infinity where the mask has no bit, ids past its end included; `allowed` [rows, parts] says whether the part keeps any.
+struct Part {
+    Ptr<f32> logits; // of the row
+    Ptr<const u32> words;
+    u32 from, to;
+
+    DEV_MEMBER bool has(u32 id) const { return id >= from && id < to; }
+
+    // Addends in the order of the list, an id listed twice twice.
+    DEV_MEMBER void bias(u32 list, u32 count) const {
+        Ptr<const u32> entries = words + list;
+        for (u32 i = threadIdx.x; i < count; i += 256) {
+            u32 id = entries[2 * i];
+            if (!has(id) || (i > 0 && entries[2 * (i - 1)] == id)) continue;
+            f32 logit = logits[id];
+            for (u32 j = i; j < count && entries[2 * j] == id; j++) logit += float_of(entries[2 * j + 1]);
+            logits[id] = logit;
+        }
+    }
+
+    DEV_MEMBER void penalise(u32 list, u32 count, f32 repeat, f32 presence, f32 frequency) const {
+        Ptr<const u32> entries = words + list;
+        for (u32 i = threadIdx.x; i < count; i += 256) {
+            u32 id = entries[2 * i];
+            if (!has(id)) continue;
+            f32 logit = logits[id];
+            if (repeat != 1.0f) logit = logit > 0.0f ? logit / repeat : logit * repeat;
+            logits[id] = logit - (presence + frequency * (f32)entries[2 * i + 1]);
+        }
+    }
+};
+
 // grid: (parts, rows)
 KERNEL(256)
-ictus_mask(Ptr<f32> RESTRICT logits, Ptr<u32> RESTRICT allowed, Ptr<const u32> RESTRICT mask, u32 words, u32 vocab) {
+ictus_shape(Ptr<f32> RESTRICT best, Ptr<u32> RESTRICT place, Ptr<u32> RESTRICT flags, Ptr<f32> RESTRICT logits, Ptr<const u32> RESTRICT records,
+            Ptr<const u32> RESTRICT words, u32 vocab) {
+    SHARED(f32, values, 32);
     SHARED(u32, scratch, 32);
-    u64 row = (u64)blockIdx.y * vocab, mask_row = (u64)blockIdx.y * words;
-    u32 count = 0, end = smaller(vocab, (blockIdx.x + 1) * PART);
-    for (u32 i = blockIdx.x * PART + threadIdx.x; i < end; i += 256) {
-        bool is_allowed = i / 32 < words && (mask[mask_row + i / 32] >> (i % 32) & 1);
-        if (is_allowed)
-            count++;
-        else
-            logits[row + i] = -infinity();
+    Ptr<const u32> record = records + (u64)blockIdx.y * RECORD;
+    Part part = {logits + (u64)blockIdx.y * vocab, words, blockIdx.x * PART, smaller(vocab, (blockIdx.x + 1) * PART)};
+    u32 mask = record[0], mask_words = record[1], off = 0, allowed = 0;
+    bool is_shaped = record[9] != 0;
+    Seen seen = {-infinity(), NOWHERE};
+    for (u32 i = part.from + threadIdx.x; i < part.to; i += 256) {
+        f32 x = part.logits[i];
+        off |= is_finite(x) ? 0 : 1;
+        bool is_allowed = mask == NOWHERE || (i / 32 < mask_words && (words[mask + i / 32] >> (i % 32) & 1));
+        allowed |= is_allowed ? 1 : 0;
+        if (!is_allowed) part.logits[i] = x = -infinity();
+        seen.look(x, i);
     }
-    count = block_sum<256>(count, scratch);
-    if (threadIdx.x == 0) allowed[(u64)blockIdx.y * gridDim.x + blockIdx.x] = count > 0 ? 1 : 0;
-}
-EXPORT(ictus_mask, 256)
-
-// Adds addends in the order of the list, an id listed twice twice; ids past the row are ignored (E-12). grid: rows
-KERNEL(128)
-ictus_bias(Ptr<f32> RESTRICT logits, Ptr<const u32> RESTRICT offsets, Ptr<const u32> RESTRICT ids, Ptr<const f32> RESTRICT addends, u32 vocab) {
-    u32 begin = offsets[blockIdx.x], end = offsets[blockIdx.x + 1];
-    for (u32 i = begin + threadIdx.x; i < end; i += 128) {
-        u32 id = ids[i];
-        if (id >= vocab) continue;
-        // The thread of an id's first entry does all of them.
-        bool is_first = true;
-        for (u32 j = begin; j < i && is_first; j++) is_first = ids[j] != id;
-        if (!is_first) continue;
-        f32 logit = logits[(u64)blockIdx.x * vocab + id];
-        for (u32 j = i; j < end; j++)
-            if (ids[j] == id) logit += addends[j];
-        logits[(u64)blockIdx.x * vocab + id] = logit;
+    if (is_shaped) {
+        sync_block();
+        part.bias(record[2], record[3]);
+        sync_block();
+        part.penalise(record[4], record[5], float_of(record[6]), float_of(record[7]), float_of(record[8]));
+        sync_block();
+        seen = {-infinity(), NOWHERE};
+        for (u32 i = part.from + threadIdx.x; i < part.to; i += 256) seen.look(part.logits[i], i);
     }
+    off = block_sum<256>(off, scratch);
+    allowed = block_sum<256>(allowed, scratch);
+    put_part(seen, (off > 0 ? NOT_FINITE : 0) | (allowed > 0 ? 0 : EMPTY), best, place, flags, values, scratch);
 }
-EXPORT(ictus_bias, 128)
-
-// Penalties (T-113) of distinct ids with their numbers of occurrences; who is exempt is not in the list. `strengths` [rows, 3]: repeat, presence,
-// frequency. grid: rows
-KERNEL(64)
-ictus_penalise(Ptr<f32> RESTRICT logits, Ptr<const u32> RESTRICT offsets, Ptr<const u32> RESTRICT ids, Ptr<const u32> RESTRICT counts,
-               Ptr<const f32> RESTRICT strengths, u32 vocab) {
-    f32 repeat = strengths[3 * blockIdx.x], presence = strengths[3 * blockIdx.x + 1], frequency = strengths[3 * blockIdx.x + 2];
-    for (u32 i = offsets[blockIdx.x] + threadIdx.x; i < offsets[blockIdx.x + 1]; i += 64) {
-        if (ids[i] >= vocab) continue;
-        u64 place = (u64)blockIdx.x * vocab + ids[i];
-        f32 logit = logits[place];
-        if (repeat != 1.0f) logit = logit > 0.0f ? logit / repeat : logit * repeat;
-        logits[place] = logit - (presence + frequency * (f32)counts[i]);
-    }
-}
-EXPORT(ictus_penalise, 64)
+EXPORT(ictus_shape, 256)

@@ -22,7 +22,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("transfer", &["record", "identity"]),
     ("grammar", &["record"]),
     ("speculate", &["record"]),
-    ("backend", &["tensor", "checkpoint"]),
+    ("backend", &["tensor", "checkpoint", "sample", "transfer"]),
     ("model", &["tensor", "checkpoint", "backend"]),
     ("runtime", &["record", "checkpoint", "tensor", "kv", "sample", "backend", "model", "transfer"]),
     ("timeline", &[]),

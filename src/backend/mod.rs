@@ -14,7 +14,9 @@
 use std::ops::Range;
 
 use crate::checkpoint::RopePairing;
+use crate::sample::{Pick, SampleError, SampleRequest};
 use crate::tensor::Tensor;
+use crate::transfer::Encoding;
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -243,30 +245,15 @@ pub struct Product<'a, B: Backend> {
     pub out: &'a mut B::Buffer,
 }
 
-/// How a token is picked from a row that nothing is done to before: no mask, bias or penalty, and no log-probabilities wanted. The fields are those of
-/// [`SampleRequest`](crate::sample::SampleRequest).
+/// What a backend did for a row that a token is wanted of.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PlainPick {
-    /// Divides the logits; the best token is taken where it is not above 0.
-    pub temperature: f32,
-    /// Most candidates; 0 is off.
-    pub top_k: u32,
-    /// Least mass of the candidates; 1 is off.
-    pub top_p: f32,
-    /// Least probability of a candidate, as a part of the best one's; 0 is off.
-    pub min_p: f32,
-    /// Names the draw.
-    pub position: u64,
-}
-
-/// What a backend picked from a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Picked {
-    /// The token that [`sample::pick`](crate::sample::pick) picks.
-    Token(u32),
-    /// The row holds a NaN or an infinity.
-    NotFinite,
-    /// The backend does not do it: the host is to pick.
+    /// What [`sample::pick`](crate::sample::pick) answers for the row.
+    Done(Result<Pick, SampleError>),
+    /// The row was sound, and is masked, biased and penalised: the host is to pick from it as it is now
+    /// ([`sample::pick_shaped`](crate::sample::pick_shaped)).
+    Shaped,
+    /// Nothing: the host is to pick, from the row as it was.
     NotServed,
 }
 
@@ -488,17 +475,20 @@ pub trait Backend: Sized + Send + 'static {
     /// Row `rows[i]` of `x` becomes itself plus row `i` of `y`. No row of `x` is named twice.
     fn add_rows(&self, x: &mut Self::Buffer, rows: &[usize], y: &Self::Buffer);
 
-    /// Picks tokens where the logits lie: row `i` as `picks[i]` says, into `out[i]`. Whatever is not asked for or not done is `NotServed`.
+    /// Picks tokens where the logits lie: from row `i` as `requests[i]` says, into `out[i]`. Whatever is not asked for or not done is `NotServed`.
+    ///
+    /// A row that a request changes (mask, bias, penalties) may be changed in place; what it holds is then unspecified, but for `Shaped` and
+    /// `NotServed`.
     ///
     /// # Errors
     /// `Device`.
     fn pick_rows(
         &self,
-        logits: &Self::Buffer,
-        picks: &[Option<PlainPick>],
+        logits: &mut Self::Buffer,
+        requests: &[Option<&SampleRequest<'_>>],
         out: &mut [Picked],
     ) -> Result<(), BackendError> {
-        let _ = (logits, picks);
+        let _ = (logits, requests);
         out.fill(Picked::NotServed);
         Ok(())
     }
@@ -508,14 +498,15 @@ pub trait Backend: Sized + Send + 'static {
         1
     }
 
-    /// Calls `f(participant, row, values)` for every row, on the host, which may change its values: what such a row holds afterwards is unspecified.
+    /// Calls `f(participant, row, values)` for each of these rows, on the host, which may change its values: what such a row holds afterwards is
+    /// unspecified. `rows` ascend.
     ///
     /// Several calls may run at the same time, in any order; no two of them have the same participant, a number below
     /// [`Backend::participants`].
     ///
     /// # Errors
     /// `Device`; what the rows hold is then unspecified.
-    fn each_row(&self, x: &mut Self::Buffer, f: EachRow<'_>) -> Result<(), BackendError>;
+    fn each_row(&self, x: &mut Self::Buffer, rows: &[usize], f: EachRow<'_>) -> Result<(), BackendError>;
 
     /// Copies whole rows to the host, from `first_row` on, as many as fill `out`.
     ///
@@ -566,4 +557,37 @@ pub trait Backend: Sized + Send + 'static {
         positions: Range<usize>,
         bytes: &[u8],
     ) -> Result<(), BackendError>;
+
+    /// [`Backend::read_tokens`] with each vector of `head_dim` numbers in a lossy encoding, as [`Encoding::encode`] writes it; false where this backend
+    /// does not do it and wrote nothing.
+    ///
+    /// # Errors
+    /// `Device`; what `out` holds is then unspecified.
+    fn read_tokens_as(
+        &self,
+        pages: &Self::Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        encoding: Encoding,
+        out: &mut [u8],
+    ) -> Result<bool, BackendError> {
+        let _ = (pages, block_table, positions, encoding, out);
+        Ok(false)
+    }
+
+    /// [`Backend::write_tokens`] of what [`Backend::read_tokens_as`] read; false where this backend does not do it and wrote nothing.
+    ///
+    /// # Errors
+    /// `Device`; what the positions hold is then unspecified.
+    fn write_tokens_as(
+        &self,
+        pages: &mut Self::Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        encoding: Encoding,
+        bytes: &[u8],
+    ) -> Result<bool, BackendError> {
+        let _ = (pages, block_table, positions, encoding, bytes);
+        Ok(false)
+    }
 }

@@ -29,31 +29,49 @@ pub fn logprobs(row: &[f32], token: u32, k: u32) -> Logprobs {
 
 /// As [`logprobs`], of a row whose maximum is known.
 pub(super) fn logprobs_below(row: &[f32], best: f32, token: u32, k: u32) -> Logprobs {
-    let log_sum_exp = f64::from(best) + f64::from(weight_sum(row, best)).ln();
-    let logprob = |logit: f32| {
-        if log_sum_exp.is_finite() && !logit.is_nan() {
-            // No probability is above 1, whatever the rounding says.
-            (f64::from(logit) - log_sum_exp).min(0.0) as f32
-        } else if logit == f32::INFINITY {
-            0.0
-        } else {
-            f32::NEG_INFINITY
-        }
-    };
-    let mut record = Logprobs {
-        logprob: row.get(token as usize).map_or(f32::NEG_INFINITY, |&logit| logprob(logit)),
-        n_top: 0,
-        top_ids: [0; MAX_TOP_LOGPROBS],
-        top_logprobs: [0.0; MAX_TOP_LOGPROBS],
-    };
     let mut top = [(0u32, 0.0f32); MAX_TOP_LOGPROBS];
     let n_top = best_of(row, &mut top[..(k as usize).min(MAX_TOP_LOGPROBS)]);
-    for (index, &(id, logit)) in top[..n_top].iter().enumerate() {
-        record.top_ids[index] = id;
-        record.top_logprobs[index] = logprob(logit);
+    let chosen = row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    LogprobParts { best, weight_sum: weight_sum(row, best), chosen }.record(top[..n_top].iter().copied())
+}
+
+/// What the log-probabilities of a shaped row are made of, for a row that lies elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct LogprobParts {
+    /// The largest logit that is a number; minus infinity when there is none.
+    pub best: f32,
+    /// The sum of the weights against it, in the order of T-121.
+    pub weight_sum: f32,
+    /// The logit of the token; minus infinity for one past the row.
+    pub chosen: f32,
+}
+
+impl LogprobParts {
+    /// The record, with these alternatives and their logits, best first; more than 20 are left out.
+    pub fn record(&self, top: impl Iterator<Item = (u32, f32)>) -> Logprobs {
+        let log_sum_exp = f64::from(self.best) + f64::from(self.weight_sum).ln();
+        let logprob = |logit: f32| {
+            if log_sum_exp.is_finite() && !logit.is_nan() {
+                // No probability is above 1, whatever the rounding says.
+                (f64::from(logit) - log_sum_exp).min(0.0) as f32
+            } else if logit == f32::INFINITY {
+                0.0
+            } else {
+                f32::NEG_INFINITY
+            }
+        };
+        let mut record = Logprobs {
+            logprob: logprob(self.chosen),
+            n_top: 0,
+            top_ids: [0; MAX_TOP_LOGPROBS],
+            top_logprobs: [0.0; MAX_TOP_LOGPROBS],
+        };
+        for ((id, logit), (own_id, own)) in top.zip(record.top_ids.iter_mut().zip(&mut record.top_logprobs)) {
+            (*own_id, *own) = (id, logprob(logit));
+            record.n_top += 1;
+        }
+        record
     }
-    record.n_top = n_top as u32;
-    record
 }
 
 /// Fills `top` with the best tokens of the row and their logits, best first; answers how many there are.

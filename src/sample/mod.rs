@@ -31,13 +31,13 @@ mod wide;
 
 pub use draw::{argmax, draw, exp, probabilities, uniform};
 pub use filter::{Candidate, Cuts};
-pub use logprob::{Logprobs, logprobs};
+pub use logprob::{LogprobParts, Logprobs, logprobs};
 pub use penalty::{PENALTY_WINDOW, Penalty};
 pub use shape::{add_bias, apply_mask, row_is_finite};
 
 use std::collections::TryReserveError;
 
-use self::draw::{draw_below, survey};
+use self::draw::{Survey, draw_below, survey};
 use self::logprob::logprobs_below;
 use crate::record::constant::fault;
 
@@ -78,6 +78,13 @@ impl Default for SampleRequest<'_> {
             mask: None,
             logprobs: None,
         }
+    }
+}
+
+impl SampleRequest<'_> {
+    /// Whether anything is done to the row before a token is looked for.
+    pub fn shapes(&self) -> bool {
+        self.mask.is_some() || !self.bias.is_empty() || self.penalty.is_some()
     }
 }
 
@@ -162,9 +169,19 @@ pub fn pick(row: &mut [f32], request: &SampleRequest<'_>, scratch: &mut Scratch)
     if let Some(penalty) = &request.penalty {
         penalty.apply(row);
     }
-    if request.mask.is_some() || !request.bias.is_empty() || request.penalty.is_some() {
+    if request.shapes() {
         seen = survey(row);
     }
+    Ok(pick_below(row, &seen, request, scratch))
+}
+
+/// Picks a token from a row that was sound and is shaped already, as [`pick`] leaves it: what a device does that shapes a row and cannot finish it.
+pub fn pick_shaped(row: &[f32], request: &SampleRequest<'_>, scratch: &mut Scratch) -> Pick {
+    pick_below(row, &survey(row), request, scratch)
+}
+
+/// The pick from a shaped row, of which `seen` is a look.
+fn pick_below(row: &[f32], seen: &Survey, request: &SampleRequest<'_>, scratch: &mut Scratch) -> Pick {
     let token = if request.temperature > 0.0 {
         let cuts = Cuts { top_k: request.top_k, min_p: request.min_p, top_p: request.top_p };
         draw_below(row, seen.best, request.temperature, cuts, uniform(request.position), scratch)
@@ -172,5 +189,5 @@ pub fn pick(row: &mut [f32], request: &SampleRequest<'_>, scratch: &mut Scratch)
         seen.lowest(row)
     };
     // Of the shaped row, before temperature (T-112).
-    Ok(Pick { token, logprobs: request.logprobs.map(|k| logprobs_below(row, seen.best, token, k)) })
+    Pick { token, logprobs: request.logprobs.map(|k| logprobs_below(row, seen.best, token, k)) }
 }

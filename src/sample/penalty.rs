@@ -38,8 +38,8 @@ impl<'a> Penalty<'a> {
         })
     }
 
-    /// Applies them to a row; ids past the row are ignored.
-    pub fn apply(&self, row: &mut [f32]) {
+    /// Calls `f` with each distinct id of the window that is not exempt, ascending, and how often it is there.
+    pub fn each(&self, mut f: impl FnMut(u32, u32)) {
         let start = self.window.len().saturating_sub(PENALTY_WINDOW);
         let mut sorted = [0u32; PENALTY_WINDOW];
         let recent = &self.window[start..];
@@ -47,16 +47,21 @@ impl<'a> Penalty<'a> {
         sorted.copy_from_slice(recent);
         sorted.sort_unstable();
         for run in sorted.chunk_by(|a, b| a == b) {
-            let id = run[0];
-            let Some(logit) = row.get_mut(id as usize) else { continue };
-            if self.exempt.binary_search(&id).is_ok() {
-                continue;
+            if self.exempt.binary_search(&run[0]).is_err() {
+                f(run[0], run.len() as u32);
             }
+        }
+    }
+
+    /// Applies them to a row; ids past the row are ignored.
+    pub fn apply(&self, row: &mut [f32]) {
+        self.each(|id, count| {
+            let Some(logit) = row.get_mut(id as usize) else { return };
             if self.repeat != 1.0 {
                 *logit = if *logit > 0.0 { *logit / self.repeat } else { *logit * self.repeat };
             }
-            *logit -= self.presence + self.frequency * run.len() as f32;
-        }
+            *logit -= self.presence + self.frequency * count as f32;
+        });
     }
 }
 

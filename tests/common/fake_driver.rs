@@ -88,6 +88,9 @@ pub(crate) struct Statistics {
     pub(crate) unwritten_reads: u64,
     /// Allocations that were live when their context ended.
     pub(crate) leaked: u64,
+    /// Bytes of the copies that were asked for.
+    pub(crate) bytes_to_device: u64,
+    pub(crate) bytes_to_host: u64,
     pub(crate) live_allocations: u64,
     pub(crate) live_bytes: u64,
     pub(crate) live_host_allocations: u64,

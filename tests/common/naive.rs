@@ -312,9 +312,9 @@ impl Backend for Naive {
         }
     }
 
-    fn each_row(&self, x: &mut Buffer, f: EachRow<'_>) -> Result<(), BackendError> {
+    fn each_row(&self, x: &mut Buffer, rows: &[usize], f: EachRow<'_>) -> Result<(), BackendError> {
         self.request(4 * x.values.len())?;
-        (0..x.rows()).for_each(|row| f(0, row, x.row_mut(row)));
+        rows.iter().for_each(|&row| f(0, row, x.row_mut(row)));
         Ok(())
     }
 

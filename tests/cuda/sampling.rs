@@ -3,13 +3,18 @@
 use ictus::sample::{Cuts, Penalty, Scratch, add_bias, apply_mask, argmax, draw, logprobs, row_is_finite, uniform};
 
 use crate::random::Random;
-use crate::simulator::{Device, args, device};
+use crate::simulator::{Device, Memory, args, device};
 use crate::weights::{bits, values};
 
 /// Entries that a block of a pass takes.
 const PART: usize = 4096;
 /// Entries that the walk of a draw can look at.
 const HEAD: usize = 2048;
+/// Flags of a row.
+const NOT_FINITE: u32 = 1;
+const EMPTY: u32 = 2;
+/// Words of a record of log-probabilities.
+const RECORD: usize = 44;
 
 /// Rows as models give them: most far below a few.
 fn logits(random: &mut Random, rows: usize, vocab: usize) -> Vec<f32> {
@@ -34,10 +39,17 @@ fn survey(device: &mut Device, logits: &[f32], vocab: usize) -> Survey {
     let memory = device.upload(logits);
     let best = device.room::<f32>(rows * parts);
     let [place, flags] = [(), ()].map(|()| device.room::<u32>(rows * parts));
+    device.launch("ictus_survey", [parts, rows, 1], args![best, place, flags, memory, vocab as u32]);
+    merged(device, [best, place, flags], memory, rows, vocab)
+}
+
+/// Of rows what their parts say.
+fn merged(device: &mut Device, parts_of: [Memory; 3], logits: Memory, rows: usize, vocab: usize) -> Survey {
+    let [best, place, flags] = parts_of;
     let row_best = device.room::<f32>(rows);
     let [token, row_flags] = [(), ()].map(|()| device.room::<u32>(rows));
-    device.launch("ictus_survey", [parts, rows, 1], args![best, place, flags, memory, vocab as u32]);
-    let arguments = args![row_best, token, row_flags, best, place, flags, memory, parts as u32, vocab as u32];
+    let parts = vocab.div_ceil(PART) as u32;
+    let arguments = args![row_best, token, row_flags, best, place, flags, logits, parts, vocab as u32];
     device.launch("ictus_survey_merge", [rows, 1, 1], arguments);
     Survey { best: device.read(row_best), token: device.read(token), is_off: device.read(row_flags) }
 }
@@ -77,7 +89,7 @@ fn cuda_greedy_token_is_the_lowest_of_the_best() {
     }
 }
 
-/// Mask, bias and penalties have the host's bits.
+/// Mask, bias and penalties have the host's bits, and the look behind them sees the changed row.
 #[test]
 fn cuda_rows_are_shaped_as_on_the_host() {
     let Some(mut device) = device() else { return };
@@ -111,34 +123,60 @@ fn cuda_rows_are_shaped_as_on_the_host() {
             let [repeat, presence, frequency] = strengths[i];
             Penalty { repeat, presence, frequency, window: &windows[i], exempt: &[] }.apply(row);
         }
+        let mut lists = Vec::new();
+        let mut records: Vec<[u32; 10]> = Vec::new();
+        for i in 0..rows {
+            let mut place = |list: Vec<u32>| {
+                lists.extend(list);
+                lists.len() as u32
+            };
+            let ends = [
+                place(mask[i * words..][..words].to_vec()),
+                place(sorted(&biases[i]).iter().flat_map(|&(id, addend)| [id, addend.to_bits()]).collect()),
+                place(counted(&windows[i]).iter().flat_map(|&(id, count)| [id, count]).collect()),
+            ];
+            let [repeat, presence, frequency] = strengths[i].map(f32::to_bits);
+            let (biases, penalties) = ((ends[1] - ends[0]) / 2, (ends[2] - ends[1]) / 2);
+            let masked = ends[0] - words as u32;
+            records.push([masked, words as u32, ends[0], biases, ends[1], penalties, repeat, presence, frequency, 1]);
+        }
+        // A row that nothing is done to, with a NaN far back.
+        let mut plain = [plain, logits(&mut random, 1, vocab)].concat();
+        plain[(rows + 1) * vocab - 3] = f32::NAN;
+        expected.extend_from_slice(&plain[rows * vocab..]);
+        records.push([u32::MAX, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        left.push(true);
+        let rows = rows + 1;
         let got = device.in_every_schedule(|device| {
             let parts = vocab.div_ceil(PART);
-            let (memory, mask) = (device.upload(&plain), device.upload(&mask));
-            let allowed = device.room::<u32>(rows * parts);
-            device.launch("ictus_mask", [parts, rows, 1], args![memory, allowed, mask, words as u32, vocab as u32]);
-            let offsets = |lens: &[usize]| {
-                let ends = lens.iter().scan(0, |end, &len| {
-                    *end += len as u32;
-                    Some(*end)
-                });
-                [0].into_iter().chain(ends).collect::<Vec<u32>>()
-            };
-            let lens: Vec<usize> = biases.iter().map(Vec::len).collect();
-            let (ids, addends): (Vec<u32>, Vec<f32>) = biases.iter().flatten().copied().unzip();
-            let (starts, ids, addends) = (device.upload(&offsets(&lens)), device.upload(&ids), device.upload(&addends));
-            device.launch("ictus_bias", [rows, 1, 1], args![memory, starts, ids, addends, vocab as u32]);
-            let counted: Vec<Vec<(u32, u32)>> = windows.iter().map(|window| counted(window)).collect();
-            let lens: Vec<usize> = counted.iter().map(Vec::len).collect();
-            let (ids, counts): (Vec<u32>, Vec<u32>) = counted.into_iter().flatten().unzip();
-            let (starts, ids, counts) = (device.upload(&offsets(&lens)), device.upload(&ids), device.upload(&counts));
-            let strengths = device.upload(strengths.as_flattened());
-            device.launch("ictus_penalise", [rows, 1, 1], args![memory, starts, ids, counts, strengths, vocab as u32]);
-            let allowed: Vec<u32> = device.read(allowed);
-            let left: Vec<bool> = allowed.chunks(parts).map(|row| row.iter().any(|&part| part != 0)).collect();
-            (bits(&device.read(memory)), left)
+            let (memory, lists, records) =
+                (device.upload(&plain), device.upload(&lists), device.upload(records.as_flattened()));
+            let best = device.room::<f32>(rows * parts);
+            let [place, flags] = [(), ()].map(|()| device.room::<u32>(rows * parts));
+            device.launch(
+                "ictus_shape",
+                [parts, rows, 1],
+                args![best, place, flags, memory, records, lists, vocab as u32],
+            );
+            let Survey { best, token, is_off } = merged(device, [best, place, flags], memory, rows, vocab);
+            (bits(&device.read(memory)), bits(&best), token, is_off)
         });
-        assert_eq!(got, (bits(&expected), left), "{vocab}");
+        assert_eq!(got.0, bits(&expected), "{vocab}");
+        for (i, row) in expected.chunks(vocab).enumerate() {
+            let best = row.iter().fold(f32::NEG_INFINITY, |best, &x| if x > best { x } else { best });
+            assert_eq!(f32::from_bits(got.1[i]), best, "{vocab}: row {i}");
+            assert_eq!(got.2[i], argmax(row), "{vocab}: row {i}");
+            let flags = if i + 1 == rows { NOT_FINITE } else { 0 } | if left[i] { 0 } else { EMPTY };
+            assert_eq!(got.3[i], flags, "{vocab}: row {i}");
+        }
     }
+}
+
+/// Addends with ids ascending, those of one id in their order.
+fn sorted(biases: &[(u32, f32)]) -> Vec<(u32, f32)> {
+    let mut sorted = biases.to_vec();
+    sorted.sort_by_key(|&(id, _)| id);
+    sorted
 }
 
 /// Distinct ids of the last 64 tokens, with their numbers.
@@ -292,29 +330,34 @@ fn cuda_logprobs_are_made_of_the_hosts_numbers() {
         plain[vocab..2 * vocab].iter_mut().skip(1).step_by(2).for_each(|x| *x = f32::NEG_INFINITY);
         let tokens: Vec<u32> =
             (0..rows).map(|row| if row == 3 { vocab as u32 } else { random.below(vocab) as u32 }).collect();
-        let (chosen, ids, tops, counts) = device.in_every_schedule(|device| {
-            let (logits, tokens) = (device.upload(&plain), device.upload(&tokens));
-            let [chosen, tops] = [rows, rows * 20].map(|len| device.room::<f32>(len));
-            let [ids, counts] = [rows * 20, rows].map(|len| device.room::<u32>(len));
-            device.launch(
-                "ictus_logprobs",
-                [rows, 1, 1],
-                args![chosen, ids, tops, counts, logits, tokens, vocab as u32],
-            );
-            (device.read::<f32>(chosen), device.read::<u32>(ids), device.read::<f32>(tops), device.read::<u32>(counts))
-        });
         let draws = [Draw { temperature: 1.0, cuts: Cuts::OFF, position: 0 }; 4];
         let (_, _, sums) = pick(&mut device, &plain, vocab, &draws);
         let best = survey(&mut device, &plain, vocab).best;
+        // Of the third row nobody wants them.
+        let wanted = [1.0_f32, 1.0, 0.0, 1.0];
+        let records = device.in_every_schedule(|device| {
+            let (logits, tokens, best) = (device.upload(&plain), device.upload(&tokens), device.upload(&best));
+            let (sums, wanted, records) =
+                (device.upload(&sums), device.upload(&wanted), device.room::<u32>(rows * RECORD));
+            let arguments = args![records, logits, tokens, best, sums, wanted, vocab as u32];
+            device.launch("ictus_logprobs", [rows, 1, 1], arguments);
+            device.read::<u32>(records)
+        });
+        assert_eq!(records[2 * RECORD..3 * RECORD], [0; RECORD]);
         for (i, row) in plain.chunks(vocab).enumerate() {
             let expected = logprobs(row, tokens[i], 20);
-            assert_eq!(counts[i], expected.n_top, "{vocab}: row {i}");
-            assert_eq!(ids[20 * i..][..20], expected.top_ids, "{vocab}: row {i}");
+            if wanted[i] == 0.0 {
+                continue;
+            }
+            let record = &records[i * RECORD..][..RECORD];
+            assert_eq!(record[..2], [best[i].to_bits(), sums[i]], "{vocab}: row {i}");
+            assert_eq!(record[3], expected.n_top, "{vocab}: row {i}");
+            assert_eq!(record[4..24], expected.top_ids, "{vocab}: row {i}");
             let normaliser = f64::from(best[i]) + f64::from(f32::from_bits(sums[i])).ln();
-            let logprob = |logit: f32| (f64::from(logit) - normaliser).min(0.0) as f32;
-            assert_eq!(logprob(chosen[i]).to_bits(), expected.logprob.to_bits(), "{vocab}: row {i}");
-            for place in 0..counts[i] as usize {
-                let got = logprob(tops[20 * i + place]);
+            let logprob = |bits: u32| (f64::from(f32::from_bits(bits)) - normaliser).min(0.0) as f32;
+            assert_eq!(logprob(record[2]).to_bits(), expected.logprob.to_bits(), "{vocab}: row {i}");
+            for place in 0..record[3] as usize {
+                let got = logprob(record[24 + place]);
                 assert_eq!(got.to_bits(), expected.top_logprobs[place].to_bits(), "{vocab}: row {i}, place {place}");
             }
         }

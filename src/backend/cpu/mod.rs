@@ -659,11 +659,15 @@ impl Backend for CpuBackend {
         self.threads.count()
     }
 
-    fn each_row(&self, x: &mut Buffer, f: EachRow<'_>) -> Result<(), BackendError> {
-        let (rows, width) = (x.rows, x.width);
+    fn each_row(&self, x: &mut Buffer, rows: &[usize], f: EachRow<'_>) -> Result<(), BackendError> {
+        if !rows.is_sorted_by(|a, b| a < b) {
+            return Err(BackendError::Device { reason: "rows to visit ascend".to_owned() });
+        }
+        let width = x.width;
         let shared = Shared::new(x.values_mut());
-        self.threads.run(rows, &|participant: usize, row: usize| {
-            // SAFETY: each row is one task.
+        self.threads.run(rows.len(), &|participant: usize, task: usize| {
+            let Some(&row) = rows.get(task) else { return };
+            // SAFETY: each row is one task, by the check.
             f(participant, row, unsafe { shared.part(row * width, width) });
         });
         Ok(())

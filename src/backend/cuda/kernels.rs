@@ -38,7 +38,9 @@ const SOURCES: &[Source] = sources![
     "rms_norm",
     "rope",
     "rows",
+    "sample_logprobs",
     "sample_pick",
+    "sample_shape",
     "sample_survey",
     "sample_weights",
 ];

@@ -245,8 +245,10 @@ impl Launcher {
             "ictus_place_parts",
             "ictus_kv_write_f32",
             "ictus_survey",
+            "ictus_shape",
             "ictus_weights",
             "ictus_pick",
+            "ictus_logprobs",
         ];
         self.prepare_kernels(&names)
     }

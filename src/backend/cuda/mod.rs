@@ -4,7 +4,7 @@
 //! mod       the operations: shapes to launches, and what goes to and from the host
 //! probe     whether there is a device, and why not
 //! kernels   PTX texts; what they declare
-//! launch    one checked function per kernel;  attend  those of attention;  pick  those that pick tokens
+//! launch    one checked function per kernel;  attend  those of attention;  pick  those that pick tokens, as  requests  say;  tokens  state that moves
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
 //! section   steps that come again: noted (program), brought over in one copy (arena), launched as a graph (graphs)
 //! driver    memory, copies, launches: the driver's library
@@ -22,8 +22,8 @@
 //!   The driver takes some for a graph, when one is made.
 //!
 //! # Limits
-//! Heads of at most 256 dimensions, a multiple of 8. Exact arithmetic. Tokens of rows with a mask, a bias, penalties or log-probabilities are picked by
-//! the host, from rows that are read back.
+//! Heads of at most 256 dimensions, a multiple of 8. Exact arithmetic. Draws at a temperature outside 0.01 .. 100 or past the best 2048 entries are
+//! the host's, from rows that are read back.
 //!
 //! **Nobody has run this on a device.** It is tested on a driver that runs the kernels in a simulator (docs/cuda.md).
 
@@ -38,6 +38,7 @@ mod peers;
 mod pick;
 mod probe;
 mod program;
+mod requests;
 mod section;
 mod spans;
 mod split;
@@ -54,12 +55,14 @@ use self::attend::{Attend, slots_bytes};
 use self::driver::{At, Driver, Memory, Pinned};
 use self::graphs::Graphs;
 use self::launch::{Launcher, MOST_DIMS, PoolLayers, SEGMENT, SpanList, Weights};
+use self::requests::Requests;
 use self::spans::SpanLists;
 use self::staging::{HALF_BYTES, Staging};
 use super::{
-    AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, PlainPick, RopeTable, Span,
+    AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, RopeTable, Span,
 };
 use crate::checkpoint::RopePairing;
+use crate::sample::SampleRequest;
 use crate::tensor::{DType, Tensor, dequantise_row};
 
 /// Bytes that are read back at once, at least.
@@ -91,6 +94,7 @@ pub struct CudaBackend {
     /// Rows while the host changes them, and angles.
     host: RefCell<Vec<f32>>,
     /// How rows are picked from, and what came of it.
+    requests: RefCell<Requests>,
     words: RefCell<Vec<u32>>,
     /// What an operation works in: states of segments, rows on their way, tokens on theirs.
     scratch: RefCell<Memory>,
@@ -172,6 +176,7 @@ impl CudaBackend {
             page_size_tokens: Cell::new(1),
             back: RefCell::new(driver.pinned(READ_BYTES)?),
             host: RefCell::default(),
+            requests: RefCell::default(),
             words: RefCell::default(),
             scratch: RefCell::new(driver.memory(0)?),
             graphs: RefCell::default(),
@@ -529,47 +534,24 @@ impl Backend for CudaBackend {
         }
     }
 
-    /// As many rows at once as the scratch has room for.
-    fn pick_rows(&self, logits: &Buffer, picks: &[Option<PlainPick>], out: &mut [Picked]) -> Result<(), BackendError> {
-        out.fill(Picked::NotServed);
-        let scratch: At<u32> = self.scratch.borrow().at();
-        let at_once = pick::rows_at_once(scratch.len(), logits.width).min(picks.len());
-        if at_once == 0 || !picks.iter().flatten().any(pick::serves) {
-            return Ok(());
-        }
-        self.attempt(|| {
-            let mut words = self.words.borrow_mut();
-            for ((piece, picks), out) in picks.chunks(at_once).enumerate().zip(out.chunks_mut(at_once)) {
-                if !picks.iter().flatten().any(pick::serves) {
-                    continue;
-                }
-                pick::words_of(picks, &mut words);
-                let list = self.list(&words)?;
-                let rows = logits.values().from(piece * at_once * logits.width);
-                let results = self.launcher.pick(rows, list, [picks.len(), logits.width], scratch)?;
-                words.clear();
-                words.resize(3 * picks.len(), 0);
-                self.read_back(results.words.cast(), bytemuck::cast_slice_mut(&mut words))?;
-                for (row, (pick, out)) in picks.iter().zip(out).enumerate() {
-                    if pick.as_ref().is_some_and(pick::serves) {
-                        *out = results.of(&words, row);
-                    }
-                }
-            }
-            Ok(())
-        })
+    fn pick_rows(
+        &self,
+        logits: &mut Buffer,
+        requests: &[Option<&SampleRequest<'_>>],
+        out: &mut [Picked],
+    ) -> Result<(), BackendError> {
+        self.attempt(|| self.pick(logits, requests, out))
     }
 
-    /// All rows are read and changed one after another; the changes stay on the host.
-    fn each_row(&self, x: &mut Buffer, f: EachRow<'_>) -> Result<(), BackendError> {
-        if x.rows == 0 || x.width == 0 {
-            return Ok(());
-        }
+    /// Rows are read and changed one after another; the changes stay on the host.
+    fn each_row(&self, x: &mut Buffer, rows: &[usize], f: EachRow<'_>) -> Result<(), BackendError> {
         self.attempt(|| {
             let mut host = self.host.borrow_mut();
-            host.resize(x.rows * x.width, 0.0);
-            self.read_back(x.values().cast(), bytemuck::cast_slice_mut(&mut host))?;
-            host.chunks_exact_mut(x.width).enumerate().for_each(|(row, values)| f(0, row, values));
+            host.resize(x.width, 0.0);
+            for &row in rows {
+                self.read_back(x.values().from(row * x.width).cast(), bytemuck::cast_slice_mut(&mut host))?;
+                f(0, row, &mut host);
+            }
             Ok(())
         })
     }

@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 
 use super::ModelRuntime;
 use super::adapt::Carried;
-use crate::backend::{Backend, BackendError, Picked, PlainPick, Span};
+use crate::backend::{Backend, BackendError, Picked, Span};
 use crate::kv::{Growth, PageRef};
 use crate::model::{self, Pass, Progress, Wanted, WorkspaceShape};
 use crate::record::constant::fault;
 use crate::runtime::{Answers, Feed, Input, ROWS_MAX, RuntimeError, Want};
-use crate::sample::{Pick, SampleError, SampleRequest, Scratch, pick};
+use crate::sample::{Pick, SampleError, SampleRequest, Scratch, pick, pick_shaped};
 
 /// Lists of a step, reused from step to step.
 pub(super) struct Rows {
@@ -32,9 +32,9 @@ pub(super) struct Rows {
     at_once: Vec<usize>,
     /// What was picked from each of them, where a token is wanted.
     picks: Vec<Mutex<Outcome>>,
-    /// How tokens are picked that the backend may pick, and what it did.
-    plain: Vec<Option<PlainPick>>,
+    /// What the backend did for each of them, and which ones are left to the host.
     picked: Vec<Picked>,
+    left: Vec<usize>,
     /// Memory for picking, for each participant of the backend.
     scratches: Vec<Mutex<Scratch>>,
 }
@@ -73,8 +73,8 @@ impl Rows {
             ends: Vec::new(),
             at_once: Vec::new(),
             picks: Vec::new(),
-            plain: Vec::new(),
             picked: Vec::new(),
+            left: Vec::new(),
             scratches: (0..participants).map(|_| scratch()).collect::<Result<_, _>>().map_err(out_of_memory)?,
         })
     }
@@ -267,7 +267,7 @@ impl<B: Backend> ModelRuntime<B> {
     /// Picks the tokens that are wanted in `group`, where the logits lie and several at a time. A row is picked from by itself, so it
     /// does not matter by whom and when.
     fn pick_group(&mut self, feeds: &[Feed<'_>], group: Range<usize>) -> Result<(), RuntimeError> {
-        let Rows { ends, picks, plain, picked, scratches, .. } = &mut self.rows;
+        let Rows { ends, picks, picked, left, scratches, .. } = &mut self.rows;
         let mut requests: SmallVec<[Option<&SampleRequest<'_>>; 64]> = SmallVec::new();
         for end in &ends[group] {
             let request = match &feeds[end.feed].want {
@@ -282,49 +282,38 @@ impl<B: Backend> ModelRuntime<B> {
         if picks.len() < requests.len() {
             picks.resize_with(requests.len(), Mutex::default);
         }
-        plain.clear();
-        plain.extend(requests.iter().map(|request| request.and_then(plain_pick)));
         picked.clear();
-        picked.resize(plain.len(), Picked::NotServed);
-        self.backend.pick_rows(self.work.logits(), plain, picked).map_err(|_| RuntimeError::Fatal)?;
-        let mut is_done = true;
-        for ((slot, picked), request) in picks.iter_mut().zip(&*picked).zip(&requests) {
+        picked.resize(requests.len(), Picked::NotServed);
+        self.backend.pick_rows(self.work.logits_mut(), &requests, picked).map_err(|_| RuntimeError::Fatal)?;
+        left.clear();
+        for (row, ((slot, picked), request)) in picks.iter_mut().zip(&*picked).zip(&requests).enumerate() {
             let slot = slot.get_mut().unwrap_or_else(PoisonError::into_inner);
             *slot = match *picked {
-                Picked::Token(token) => Some(Ok(Pick { token, logprobs: None })),
-                Picked::NotFinite => Some(Err(SampleError::NotFinite)),
-                Picked::NotServed => None,
+                Picked::Done(outcome) => Some(outcome),
+                Picked::Shaped | Picked::NotServed => None,
             };
-            is_done = is_done && (slot.is_some() || request.is_none());
+            if slot.is_none() && request.is_some() {
+                left.push(row);
+            }
         }
-        if is_done {
+        if left.is_empty() {
             return Ok(());
         }
         let (picks, picked, scratches, requests) = (&*picks, &*picked, &*scratches, &*requests);
         let pick_row = |participant: usize, row: usize, logits: &mut [f32]| {
-            if let (Some(Some(request)), Some(Picked::NotServed), Some(picked), Some(scratch)) =
+            if let (Some(Some(request)), Some(picked), Some(slot), Some(scratch)) =
                 (requests.get(row), picked.get(row), picks.get(row), scratches.get(participant))
             {
                 let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
-                let outcome = pick(logits, request, &mut scratch);
-                *picked.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+                let outcome = match picked {
+                    Picked::Shaped => Ok(pick_shaped(logits, request, &mut scratch)),
+                    _ => pick(logits, request, &mut scratch),
+                };
+                *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             }
         };
-        self.backend.each_row(self.work.logits_mut(), &pick_row).map_err(|_| RuntimeError::Fatal)
+        self.backend.each_row(self.work.logits_mut(), left, &pick_row).map_err(|_| RuntimeError::Fatal)
     }
-}
-
-/// The request as a backend may serve it: where nothing but a token is wanted of the row as it is.
-fn plain_pick(request: &SampleRequest<'_>) -> Option<PlainPick> {
-    let SampleRequest { temperature, top_k, top_p, min_p, position, bias, penalty, mask, logprobs } = request;
-    let is_plain = bias.is_empty() && penalty.is_none() && mask.is_none() && logprobs.is_none();
-    is_plain.then_some(PlainPick {
-        temperature: *temperature,
-        top_k: *top_k,
-        top_p: *top_p,
-        min_p: *min_p,
-        position: *position,
-    })
 }
 
 /// What was picked, which is then gone.
