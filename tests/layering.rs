@@ -209,6 +209,7 @@ const FENCE: &[&str] = &[
     "backend/cuda/section.rs",
     "backend/cuda/spans.rs",
     "backend/cuda/staging.rs",
+    "backend/cuda/tokens.rs",
     "lib.rs",
     "worker/memory.rs",
     "worker/inherit.rs",

@@ -31,11 +31,12 @@ use super::driver::At;
 use super::peers::{Cut, Exchange, HALF_BYTES};
 use super::{Buffer, CudaBackend, DeviceInfo, Matrix, Vector};
 use crate::backend::{
-    Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, Picked, PlainPick, Product, RopeTable,
-    Span, Spread,
+    Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, Picked, Product, RopeTable, Span, Spread,
 };
 use crate::checkpoint::RopePairing;
+use crate::sample::SampleRequest;
 use crate::tensor::Tensor;
+use crate::transfer::Encoding;
 
 /// Runs operations on several CUDA devices.
 pub struct CudaGroup {
@@ -518,31 +519,29 @@ impl Backend for CudaGroup {
         });
     }
 
-    /// The first device picks.
+    /// The first device picks, from whole rows of its own, which stay as it leaves them.
     fn pick_rows(
         &self,
-        logits: &SpreadBuffer,
-        picks: &[Option<PlainPick>],
+        logits: &mut SpreadBuffer,
+        requests: &[Option<&SampleRequest<'_>>],
         out: &mut [Picked],
     ) -> Result<(), BackendError> {
         self.attempt(|| {
             let whole = self.collected(logits, 1)?;
-            self.lead().pick_rows(&whole[0], picks, out)
+            self.lead().pick(&whole[0], requests, out)
         })
     }
 
-    /// All rows are read and changed one after another; the changes stay on the host.
-    fn each_row(&self, x: &mut SpreadBuffer, f: EachRow<'_>) -> Result<(), BackendError> {
-        if x.rows == 0 || x.width == 0 {
-            return Ok(());
-        }
+    /// Rows are read and changed one after another; the changes stay on the host.
+    fn each_row(&self, x: &mut SpreadBuffer, rows: &[usize], f: EachRow<'_>) -> Result<(), BackendError> {
         self.attempt(|| {
             let mut host = core::mem::take(&mut *self.host.borrow_mut());
-            host.resize(x.rows * x.width, 0.0);
-            let outcome = self.read(x, 0, &mut host);
-            if outcome.is_ok() {
-                host.chunks_exact_mut(x.width).enumerate().for_each(|(row, values)| f(0, row, values));
-            }
+            host.resize(x.width, 0.0);
+            let outcome = rows.iter().try_for_each(|&row| {
+                self.read(x, row, &mut host)?;
+                f(0, row, &mut host);
+                Ok(())
+            });
             *self.host.borrow_mut() = host;
             outcome
         })
@@ -594,18 +593,7 @@ impl Backend for CudaGroup {
         positions: Range<usize>,
         out: &mut [u8],
     ) -> Result<(), BackendError> {
-        self.attempt(|| {
-            let mut own = self.tokens.borrow_mut();
-            for (at, (member, part)) in self.members.iter().zip(&pages.parts).enumerate() {
-                let heads = Heads::new(pages, at);
-                own.resize(positions.len() * heads.token_bytes(), 0);
-                member.read_tokens(part, block_table, positions.clone(), &mut own)?;
-                heads.of_layers(out).zip(own.chunks_exact(heads.own_bytes())).for_each(|(to, from)| {
-                    to.copy_from_slice(from);
-                });
-            }
-            Ok(())
-        })
+        self.read_tokens_as(pages, block_table, positions, Encoding::Lossless, out).map(|_| ())
     }
 
     fn write_tokens(
@@ -615,16 +603,49 @@ impl Backend for CudaGroup {
         positions: Range<usize>,
         bytes: &[u8],
     ) -> Result<(), BackendError> {
+        self.write_tokens_as(pages, block_table, positions, Encoding::Lossless, bytes).map(|_| ())
+    }
+
+    fn read_tokens_as(
+        &self,
+        pages: &SpreadPages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        encoding: Encoding,
+        out: &mut [u8],
+    ) -> Result<bool, BackendError> {
+        self.attempt(|| {
+            let mut own = self.tokens.borrow_mut();
+            for (at, (member, part)) in self.members.iter().zip(&pages.parts).enumerate() {
+                let heads = Heads::new(pages, at, encoding);
+                own.resize(positions.len() * heads.token_bytes(), 0);
+                member.read_tokens_as(part, block_table, positions.clone(), encoding, &mut own)?;
+                heads.of_layers(out).zip(own.chunks_exact(heads.own_bytes())).for_each(|(to, from)| {
+                    to.copy_from_slice(from);
+                });
+            }
+            Ok(true)
+        })
+    }
+
+    fn write_tokens_as(
+        &self,
+        pages: &mut SpreadPages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        encoding: Encoding,
+        bytes: &[u8],
+    ) -> Result<bool, BackendError> {
         self.attempt(|| {
             let mut own = self.tokens.borrow_mut();
             for (at, member) in self.members.iter().enumerate() {
-                let heads = Heads::new(pages, at);
+                let heads = Heads::new(pages, at, encoding);
                 own.clear();
                 let layers = bytes.chunks_exact(heads.layer_bytes());
                 layers.for_each(|layer| own.extend_from_slice(layer.get(heads.own.clone()).unwrap_or_default()));
-                member.write_tokens(&mut pages.parts[at], block_table, positions.clone(), &own)?;
+                member.write_tokens_as(&mut pages.parts[at], block_table, positions.clone(), encoding, &own)?;
             }
-            Ok(())
+            Ok(true)
         })
     }
 }
@@ -638,9 +659,9 @@ struct Heads {
 }
 
 impl Heads {
-    fn new(pages: &SpreadPages, at: usize) -> Self {
+    fn new(pages: &SpreadPages, at: usize, encoding: Encoding) -> Self {
         let KvShape { layers, n_kv_heads, head_dim, element, .. } = pages.shape;
-        let head_bytes = 2 * head_dim * element.bytes();
+        let head_bytes = 2 * encoding.vector_bytes(head_dim, element.bytes());
         let Range { start, end } = pages.heads.columns(at);
         Self { layers, layer: n_kv_heads * head_bytes, own: start * head_bytes..end * head_bytes }
     }

@@ -35,6 +35,7 @@ const SOURCES: &[Source] = sources![
     "linear",
     "linear_quant",
     "page_copy",
+    "page_encode",
     "rms_norm",
     "rope",
     "rows",

@@ -153,7 +153,7 @@ pub(super) struct PoolLayers {
 
 impl PoolLayers {
     /// Elements of a layer.
-    fn layer_elements(&self) -> usize {
+    pub(super) fn layer_elements(&self) -> usize {
         self.shape.pages * self.page_elements()
     }
 
@@ -428,68 +428,6 @@ impl Launcher {
         let parameters = parameters![pool.bytes, pairs, layer_words, word(words)?];
         // SAFETY: pages below the pool's number in all layers, all there by the check.
         unsafe { self.launch(name, [pairs.len() / 2, pool.shape.layers, 1], &parameters) }
-    }
-
-    /// Copies tokens from position `first` on out of the pool, in the form in which state travels.
-    pub(super) fn gather_tokens(
-        &self,
-        tokens: At<u8>,
-        pool: PoolLayers,
-        table: At<u32>,
-        first: usize,
-        count: usize,
-    ) -> Result<(), BackendError> {
-        let name = match pool.shape.element {
-            KvType::F16 => "ictus_gather_tokens_16",
-            KvType::F32 => "ictus_gather_tokens_32",
-        };
-        self.move_tokens(name, [tokens, pool.bytes], tokens, pool, table, first, count)
-    }
-
-    /// The other way round.
-    pub(super) fn scatter_tokens(
-        &self,
-        pool: PoolLayers,
-        tokens: At<u8>,
-        table: At<u32>,
-        first: usize,
-        count: usize,
-    ) -> Result<(), BackendError> {
-        let name = match pool.shape.element {
-            KvType::F16 => "ictus_scatter_tokens_16",
-            KvType::F32 => "ictus_scatter_tokens_32",
-        };
-        self.move_tokens(name, [pool.bytes, tokens], tokens, pool, table, first, count)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "they are the kernel's")]
-    fn move_tokens(
-        &self,
-        name: &'static str,
-        [to, from]: [At<u8>; 2],
-        tokens: At<u8>,
-        pool: PoolLayers,
-        table: At<u32>,
-        first: usize,
-        count: usize,
-    ) -> Result<(), BackendError> {
-        let KvShape { n_kv_heads, head_dim, page_size_tokens, element, .. } = pool.shape;
-        let token_elements = pool.shape.token_elements();
-        check(name, pool.has(pool.shape.layers) && table.len() * page_size_tokens >= first + count)?;
-        check(name, tokens.len() >= count * token_elements * element.bytes())?;
-        let parameters = parameters![
-            to,
-            from,
-            table,
-            word(first)?,
-            word(token_elements)?,
-            pool.layer_elements() as u64,
-            word(n_kv_heads)?,
-            word(head_dim)?,
-            word(page_size_tokens)?
-        ];
-        // SAFETY: `count` tokens, their pages by the table, and pages below the pool's number in all layers, all there by the checks.
-        unsafe { self.launch(name, [count, 1, 1], &parameters) }
     }
 }
 

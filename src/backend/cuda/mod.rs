@@ -43,6 +43,7 @@ mod section;
 mod spans;
 mod split;
 mod staging;
+mod tokens;
 
 pub use group::{CudaGroup, SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
 pub use probe::{DeviceInfo, device};
@@ -64,6 +65,7 @@ use super::{
 use crate::checkpoint::RopePairing;
 use crate::sample::SampleRequest;
 use crate::tensor::{DType, Tensor, dequantise_row};
+use crate::transfer::Encoding;
 
 /// Bytes that are read back at once, at least.
 const READ_BYTES: usize = 4 << 20;
@@ -262,12 +264,6 @@ impl CudaBackend {
             out.copy_from_slice(bytes);
         }
         Ok(())
-    }
-
-    /// Tokens that the scratch and a read take at once.
-    fn tokens_at_once(&self, shape: &KvShape) -> usize {
-        let token = (shape.token_elements() * shape.element.bytes()).max(1);
-        (self.scratch.borrow().bytes() / token).max(1)
     }
 }
 
@@ -540,7 +536,7 @@ impl Backend for CudaBackend {
         requests: &[Option<&SampleRequest<'_>>],
         out: &mut [Picked],
     ) -> Result<(), BackendError> {
-        self.attempt(|| self.pick(logits, requests, out))
+        self.pick(logits, requests, out)
     }
 
     /// Rows are read and changed one after another; the changes stay on the host.
@@ -594,20 +590,7 @@ impl Backend for CudaBackend {
         positions: Range<usize>,
         out: &mut [u8],
     ) -> Result<(), BackendError> {
-        if positions.is_empty() {
-            return Ok(());
-        }
-        self.attempt(|| {
-            let (at_once, scratch) = (self.tokens_at_once(&pages.shape), self.scratch.borrow().at::<u8>());
-            let step = at_once * pages.shape.token_elements() * pages.shape.element.bytes();
-            for (first, out) in positions.step_by(at_once).zip(out.chunks_mut(step.max(1))) {
-                let count = out.len() * at_once / step.max(1);
-                let table = self.list(block_table)?;
-                self.launcher.gather_tokens(scratch, pages.layers_from(0), table, first, count)?;
-                self.read_back(scratch, out)?;
-            }
-            Ok(())
-        })
+        self.export_tokens(pages, block_table, positions, Encoding::Lossless, out)
     }
 
     fn write_tokens(
@@ -617,19 +600,28 @@ impl Backend for CudaBackend {
         positions: Range<usize>,
         bytes: &[u8],
     ) -> Result<(), BackendError> {
-        if positions.is_empty() {
-            return Ok(());
-        }
-        self.attempt(|| {
-            let (at_once, scratch) = (self.tokens_at_once(&pages.shape), self.scratch.borrow().at::<u8>());
-            let step = at_once * pages.shape.token_elements() * pages.shape.element.bytes();
-            for (first, bytes) in positions.step_by(at_once).zip(bytes.chunks(step.max(1))) {
-                let count = bytes.len() * at_once / step.max(1);
-                self.fill(scratch, bytes)?;
-                let table = self.list(block_table)?;
-                self.launcher.scatter_tokens(pages.layers_from(0), scratch, table, first, count)?;
-            }
-            Ok(())
-        })
+        self.import_tokens(pages, block_table, positions, Encoding::Lossless, bytes)
+    }
+
+    fn read_tokens_as(
+        &self,
+        pages: &Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        encoding: Encoding,
+        out: &mut [u8],
+    ) -> Result<bool, BackendError> {
+        self.export_tokens(pages, block_table, positions, encoding, out).map(|()| true)
+    }
+
+    fn write_tokens_as(
+        &self,
+        pages: &mut Pages,
+        block_table: &[u32],
+        positions: Range<usize>,
+        encoding: Encoding,
+        bytes: &[u8],
+    ) -> Result<bool, BackendError> {
+        self.import_tokens(pages, block_table, positions, encoding, bytes).map(|()| true)
     }
 }

@@ -71,6 +71,15 @@ impl CudaBackend {
         requests: &[Option<&SampleRequest<'_>>],
         out: &mut [Picked],
     ) -> Result<(), BackendError> {
+        self.attempt(|| self.pick_in_goes(logits, requests, out))
+    }
+
+    fn pick_in_goes(
+        &self,
+        logits: &Buffer,
+        requests: &[Option<&SampleRequest<'_>>],
+        out: &mut [Picked],
+    ) -> Result<(), BackendError> {
         out.fill(Picked::NotServed);
         let vocab = logits.width;
         let is_served = |request: &&SampleRequest<'_>| serves(request, vocab);

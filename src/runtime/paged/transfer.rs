@@ -9,7 +9,7 @@
 //! - The bytes of a token depend on that token alone: slices of any length give the same payload.
 //!
 //! # Limits
-//! Lossy encodings go through a scratch of [`SCRATCH_TOKENS`] tokens.
+//! Where the backend does not encode by itself, lossy encodings go through a scratch of [`SCRATCH_TOKENS`] tokens.
 
 use std::ops::Range;
 
@@ -122,6 +122,9 @@ impl<B: Backend> ModelRuntime<B> {
         if !encoding.is_lossy() {
             return self.backend.read_tokens(&self.pages, table, tokens, out).map_err(failed);
         }
+        if self.backend.read_tokens_as(&self.pages, table, tokens.clone(), encoding, out).map_err(failed)? {
+            return Ok(());
+        }
         self.transfer.prepare()?;
         let raw_token = self.transfer.bytes_of(Encoding::Lossless);
         for (start, out) in tokens.clone().step_by(SCRATCH_TOKENS).zip(out.chunks_mut(SCRATCH_TOKENS * token)) {
@@ -163,6 +166,9 @@ impl<B: Backend> ModelRuntime<B> {
         let failed = |_| RuntimeError::Fatal;
         if !encoding.is_lossy() {
             return self.backend.write_tokens(&mut self.pages, table, tokens, bytes).map_err(failed);
+        }
+        if self.backend.write_tokens_as(&mut self.pages, table, tokens.clone(), encoding, bytes).map_err(failed)? {
+            return Ok(());
         }
         self.transfer.prepare()?;
         let raw_token = self.transfer.bytes_of(Encoding::Lossless);
