@@ -59,9 +59,7 @@ use self::launch::{Launcher, MOST_DIMS, PoolLayers, SEGMENT, SpanList, Weights};
 use self::requests::Requests;
 use self::spans::SpanLists;
 use self::staging::{HALF_BYTES, Staging};
-use super::{
-    AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, RopeTable, Span,
-};
+use super::{AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, RopeTable, Span};
 use crate::checkpoint::RopePairing;
 use crate::sample::SampleRequest;
 use crate::tensor::{DType, Tensor, dequantise_row};
