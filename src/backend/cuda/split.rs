@@ -60,6 +60,15 @@ struct Sequence {
     common: usize,
 }
 
+/// Pages that both tables begin with. Tables are long and often equal, so that pieces are compared whole.
+fn common_pages(one: &[u32], two: &[u32]) -> usize {
+    const PIECE: usize = 64;
+    let pieces = one.chunks(PIECE).zip(two.chunks(PIECE));
+    let whole = PIECE * pieces.take_while(|(one, two)| one == two && one.len() == PIECE).count();
+    let rest = one[whole..].iter().zip(&two[whole..]);
+    whole + rest.take_while(|(one, two)| one == two).count()
+}
+
 impl Split {
     /// Makes the lists anew.
     pub(super) fn make(&mut self, spans: &[Span<'_>], page_size_tokens: usize) {
@@ -91,8 +100,9 @@ impl Split {
             }
         }
         self.order.sort_unstable_by(|one, two| {
-            let tables = (spans[one.span].block_table, spans[two.span].block_table);
-            tables.0.cmp(tables.1).then(one.span.cmp(&two.span))
+            let (one_table, two_table) = (spans[one.span].block_table, spans[two.span].block_table);
+            let common = common_pages(one_table, two_table);
+            one_table.get(common).cmp(&two_table.get(common)).then(one.span.cmp(&two.span))
         });
     }
 
@@ -120,8 +130,7 @@ impl Split {
             let (one, two) = (&spans[before], &spans[this]);
             let segments = one.start.min(two.start) / SEGMENT;
             let pages = (segments * SEGMENT).div_ceil(page_size_tokens.max(1));
-            let tables = one.block_table.iter().zip(two.block_table).take(pages);
-            let equal = tables.take_while(|(one, two)| one == two).count();
+            let equal = common_pages(one.block_table, two.block_table).min(pages);
             let common = if equal == pages { segments } else { equal * page_size_tokens / SEGMENT };
             self.order[index].common = common;
             for span in [before, this] {
@@ -215,6 +224,19 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 4].map(counts), [vec![5], vec![4], vec![4], vec![4], vec![]]);
         let Counts { members, most_members, most_rows, segments, walked_rows, .. } = split.counts;
         assert_eq!((members, most_members, most_rows, segments, walked_rows), (6, 5, 3, 5, 40));
+    }
+
+    #[test]
+    fn cuda_common_pages_are_counted_to_the_first_that_differs() {
+        let table: Vec<u32> = (0..200).collect();
+        for len in [0, 1, 63, 64, 65, 128, 200] {
+            assert_eq!(common_pages(&table, &table[..len]), len, "one is shorter");
+            let mut other = table.clone();
+            if let Some(page) = other.get_mut(len) {
+                *page = 1000;
+                assert_eq!(common_pages(&other, &table), len);
+            }
+        }
     }
 
     #[test]
