@@ -7,6 +7,7 @@ use crate::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{self, CudaBackend, CudaGroup, DeviceInfo};
 use crate::checkpoint::{Checkpoint, ModelConfig};
+#[cfg(feature = "cuda")]
 use crate::model;
 use crate::runtime::{MemoryPlan, PagedOptions, SharedWeights};
 
