@@ -241,6 +241,28 @@ fn specs() -> Vec<RingSpec> {
     vec![spec(1, RingKind::Tokens), spec(2, RingKind::Tokens), spec(3, RingKind::Logits)]
 }
 
+/// Writes what the events of the vectors refer to into a ring of the host.
+fn say_something(id: u32, object: OwnedFd) {
+    let Some(spec) = specs().into_iter().find(|spec| spec.ring_id == id && id != 1) else { return };
+    let bytes = segment_bytes(spec.slots, spec.slot_bytes).expect("a shape");
+    let memory = SharedMemory::map(object, bytes).expect("a host seals what it makes");
+    let desc = RingDesc {
+        struct_size: size_of::<RingDesc>() as u64,
+        ring_id: id,
+        kind: if id == 3 { ring_kind::LOGITS } else { ring_kind::TOKENS },
+        role: ring_role::ENGINE_WRITES,
+        slots: spec.slots,
+        slot_bytes: spec.slot_bytes,
+        _pad0: 0,
+        base: memory.mapping().base(),
+        len: bytes as u64,
+    };
+    let mut ring = SharedRing::open(&desc, memory.mapping()).expect("the host's header");
+    for _ in 0..2 {
+        ring.write(&[11u32, 12, 13]).expect("it fits");
+    }
+}
+
 /// A worker that shakes hands if `polite`, and then says the data, whatever it is asked.
 fn liar(frames: OwnedFd, descriptors: &OwnedFd, polite: bool, data: &[u8]) {
     let mut stream = UnixStream::from(frames);
@@ -256,8 +278,9 @@ fn liar(frames: OwnedFd, descriptors: &OwnedFd, polite: bool, data: &[u8]) {
             }),
             kind::RING_ATTACH | kind::CONTROL_ATTACH => {
                 let limit = Duration::from_secs(5);
-                let Ok((tag, _)) = receive_descriptor(descriptors.as_fd(), limit) else { return };
+                let Ok((tag, object)) = receive_descriptor(descriptors.as_fd(), limit) else { return };
                 left = asked == kind::RING_ATTACH;
+                say_something(tag as u32, object);
                 match left {
                     true => Message::RingAck(RingAck { ring_id: tag as u32, generation_base: 1 }),
                     false => Message::ControlAck(64),
@@ -291,9 +314,14 @@ fn hear(stream: &mut UnixStream, reader: &mut FrameReader) -> Option<(u16, u64)>
     }
 }
 
-/// The first byte says whether the worker begins well; the rest is what it says then.
+/// The first byte says whether the worker begins well, and what it is asked; the rest is what it says then.
 pub fn host(data: &[u8]) {
-    let Some((&first, said)) = data.split_first() else { return };
+    let _ = emits_heard(data);
+}
+
+/// As [`host`]; answers how many emits the host has taken.
+pub fn emits_heard(data: &[u8]) -> usize {
+    let Some((&first, said)) = data.split_first() else { return 0 };
     let (polite, said) = (first & 1 == 0, said.to_vec());
     let launch = move || {
         let (frames, their_frames) = pair()?;
@@ -310,7 +338,7 @@ pub fn host(data: &[u8]) {
         restarts: 0,
         ..RemoteOptions::default()
     };
-    let Ok(mut engine) = RemoteEngine::start(launch, options) else { return };
+    let Ok(mut engine) = RemoteEngine::start(launch, options) else { return 0 };
     let mut rings = MemoryRings::new();
     let prompt = rings.stage_prompt(&[1, 2, 3]);
     let (plan, memory) = PlanBuilder::new(1).admit(7, prompt).prefill(7, 0, 3).decode(7, 4).build();
@@ -324,6 +352,6 @@ pub fn host(data: &[u8]) {
         5 => engine.pump(),
         _ => drop(engine.tick(&plan, &memory, &mut rings).map(|events| events.emits.len())),
     }
-    let _ = engine.last_events().map(|events| events.emits.len());
     let _ = engine.gone().map(ToString::to_string);
+    engine.last_events().map_or(0, |events| events.emits.len())
 }

@@ -5,6 +5,7 @@
 # compiler. `cargo fuzz run TARGET` does the same with a nightly compiler, and has AddressSanitizer, too.
 # The same checks run over the corpus in `cargo test --test worker fuzz`.
 # With MERGE=1 what a run found that covers code that the corpus does not is put into it, as few files as will do.
+# Those may be some hundred: tens of them, with the most new code, are enough for the ordinary tests.
 set -eu
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-30}

@@ -8,7 +8,8 @@ pub(crate) mod checks;
 
 use std::path::{Path, PathBuf};
 
-use ictus::worker::message::{KINDS, Sender, sender};
+use ictus::worker::message::{KINDS, Message, Sender, sender};
+use ictus::worker::payload::TickResult;
 
 use crate::hostile::{Draw, from_environment, key};
 use crate::{bytes_of, raw_frame, vectors};
@@ -104,10 +105,20 @@ fn corpus_has_the_vectors() {
             let how = [1, 3, 7][at % 3];
             wanted.push(("worker", format!("ready-{at:02}"), [&[how], &frame[..]].concat()));
         }
-        // As the answer to the first request behind the handshake, of a worker that begins well.
-        let answer = raw_frame(8, message.kind(), 6, 6, 0, &payload);
-        let unasked = raw_frame(8, message.kind(), 6, 0, 0, &payload);
-        wanted.push(("host", format!("vector-{at:02}"), [&[(at as u8 % 8) << 1], &unasked[..], &answer].concat()));
+        // To the first request behind the handshake, of a worker that begins well; what answers nothing comes without being asked for.
+        let (call, correlation) = match &message {
+            Message::MatchRes(_) => (0, 6),
+            Message::SeedGrant(_) => (1, 6),
+            Message::StateSyncRes(_) => (2 + at as u8 % 3, 6),
+            Message::TickResult(_) => (6, 6),
+            _ => (6, 0),
+        };
+        let said = raw_frame(8, message.kind(), 6, correlation, 0, &payload);
+        wanted.push(("host", format!("vector-{at:02}"), [&[call << 1], &said[..]].concat()));
+        if let Message::TickResult(TickResult::Events(_)) = message {
+            let taken = checks::emits_heard(&[&[call << 1], &said[..]].concat());
+            assert_eq!(taken, 1, "a host takes the events of the contract's vector");
+        }
     }
     for (at, (id, slots, slot_bytes)) in
         [(1u32, 4u32, 80u32), (2, 2, 144), (3, 1, 24), (9, 0, 0)].into_iter().enumerate()
