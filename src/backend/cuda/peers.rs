@@ -15,6 +15,7 @@
 //! A half holds at least one row; longer ones go in several rounds.
 
 use cudarc::driver::CudaEvent;
+use smallvec::SmallVec;
 
 use super::CudaBackend;
 use super::driver::{At, Memory};
@@ -23,6 +24,9 @@ use crate::backend::{BackendError, Spread};
 
 /// Bytes of a half, at least.
 pub(super) const HALF_BYTES: usize = 4 << 20;
+
+/// A place on each device.
+type Places = SmallVec<[At<f32>; 8]>;
 
 /// How the columns of a row are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +66,9 @@ pub(super) struct Exchange {
     half_bytes: usize,
     /// Whether the next round takes half 1.
     is_second: bool,
+    /// Tokens that a device has, and where each token's row lies, in a round of an embedding.
+    ids: Vec<u32>,
+    rows: Vec<u32>,
 }
 
 impl Exchange {
@@ -71,7 +78,8 @@ impl Exchange {
             let halves = [driver.memory(half_bytes)?, driver.memory(half_bytes)?];
             Ok(Side { halves, pushed: driver.event()? })
         };
-        Ok(Self { sides: members.iter().map(side).collect::<Result<_, _>>()?, half_bytes, is_second: false })
+        let (is_second, ids, rows) = Default::default();
+        Ok(Self { sides: members.iter().map(side).collect::<Result<_, _>>()?, half_bytes, is_second, ids, rows })
     }
 
     /// Makes a half hold so many bytes.
@@ -94,7 +102,7 @@ impl Exchange {
     }
 
     /// The halves of a new round, by device.
-    fn take(&mut self) -> Vec<At<f32>> {
+    fn take(&mut self) -> Places {
         let half = usize::from(self.is_second);
         self.is_second = !self.is_second;
         self.sides.iter().map(|side| side.halves[half].at()).collect()
@@ -146,7 +154,7 @@ impl Exchange {
             for source in 0..members.len() {
                 let columns = cut.columns(source);
                 let to = |half: &At<f32>| half.from(count * columns.start).first(count * columns.len());
-                let targets: Vec<_> = halves.iter().take(wholes.len()).map(to).collect();
+                let targets: Places = halves.iter().take(wholes.len()).map(to).collect();
                 self.push(members, source, piece(source), &targets)?;
             }
             self.join(members)?;
@@ -169,24 +177,23 @@ impl Exchange {
     ) -> Result<(), BackendError> {
         let width = table.first().map_or(0, |part| part.cols);
         let at_once = self.rows_at_once(width)?;
-        let mut places = Vec::with_capacity(at_once.min(tokens.len()));
+        let (mut ids, mut rows) = (core::mem::take(&mut self.ids), core::mem::take(&mut self.rows));
         for (piece, tokens) in tokens.chunks(at_once).enumerate() {
             let halves = self.take();
-            places.clear();
-            places.resize(tokens.len(), 0_u32);
+            rows.clear();
+            rows.resize(tokens.len(), 0);
             let mut placed = 0;
             for (source, member) in members.iter().enumerate() {
-                let rows = cut.columns(source);
-                let mut ids = Vec::new();
-                for (token, place) in
-                    tokens.iter().zip(&mut places).filter(|(token, _)| rows.contains(&(**token as usize)))
+                let held = cut.columns(source);
+                ids.clear();
+                for (token, row) in tokens.iter().zip(&mut rows).filter(|(token, _)| held.contains(&(**token as usize)))
                 {
-                    // Below the rows of the table and of a round.
-                    *place = (placed + ids.len()) as u32;
-                    ids.push(*token - rows.start as u32);
+                    // Below the rows of a round and of the table.
+                    *row = (placed + ids.len()) as u32;
+                    ids.push(*token - held.start as u32);
                 }
                 let at = |half: &At<f32>| half.from(placed * width).first(ids.len() * width);
-                let (own, targets) = (at(&halves[source]), halves.iter().map(at).collect::<Vec<_>>());
+                let (own, targets) = (at(&halves[source]), halves.iter().map(at).collect::<Places>());
                 if !ids.is_empty() {
                     member.launcher.embed(own, table[source], member.list(&ids)?, scale)?;
                 }
@@ -196,9 +203,10 @@ impl Exchange {
             self.join(members)?;
             for (at, member) in members.iter().enumerate() {
                 let out = outs[at].from(piece * at_once * width).first(tokens.len() * width);
-                member.launcher.gather_rows(out, halves[at], member.list(&places)?, width)?;
+                member.launcher.gather_rows(out, halves[at], member.list(&rows)?, width)?;
             }
         }
+        (self.ids, self.rows) = (ids, rows);
         Ok(())
     }
 }
