@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use ictus::backend::cuda::CudaBackend;
-use ictus::backend::{AttentionShape, Backend, Gate, KvShape, KvType, RopeTable, Span};
+use ictus::backend::{Arithmetic, AttentionShape, Backend, Gate, KvShape, KvType, RopeTable, Span};
 use ictus::checkpoint::{Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
 use ictus::runtime::{Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want};
 use ictus::sample::SampleRequest;
@@ -67,7 +67,7 @@ fn simulated_sizes() -> Sizes {
         model: model(1, 64, 96, [4, 2, 16], 80),
         weight_bytes: 1,
         stream_elements: 1 << 10,
-        rows: &[1, 5],
+        rows: &[1, 5, 20],
         lanes: &[1, 3],
         context: 20,
         prompt: 18,
@@ -219,10 +219,18 @@ impl Bench {
         angles
     }
 
-    /// The widest product of a layer, in every element type.
-    fn products(&self) {
+    /// The widest product of a layer, in every element type: exact, and in fast arithmetic where the type has one.
+    fn products(&mut self) {
+        self.products_in(Arithmetic::Exact);
+        let exact = std::mem::replace(&mut self.backend, backend_in(Arithmetic::Fast));
+        self.products_in(Arithmetic::Fast);
+        self.backend = exact;
+    }
+
+    fn products_in(&self, arithmetic: Arithmetic) {
         let ModelConfig { hidden, ffn_hidden, .. } = self.sizes.model;
-        for &dtype in DType::ALL {
+        let is_fast = arithmetic == Arithmetic::Fast;
+        for &dtype in DType::ALL.iter().filter(|&&dtype| !is_fast || dtype != DType::F32) {
             let cols = hidden.next_multiple_of(dtype.unit_values());
             let tensor = weights(dtype, ffn_hidden, cols);
             let turns = self.sizes.weight_bytes.div_ceil(tensor.data.len());
@@ -236,7 +244,7 @@ impl Bench {
                 };
                 let shape =
                     json!({ "type": format!("{dtype:?}"), "rows": rows, "outputs": ffn_hidden, "inputs": cols });
-                self.measure("linear", shape, cost, |backend, call| {
+                self.measure(if is_fast { "linear_fast" } else { "linear" }, shape, cost, |backend, call| {
                     backend.linear(&x, &all[call % turns], None, &mut out);
                 });
             }
@@ -284,7 +292,7 @@ impl Bench {
 }
 
 /// Whole steps: every lane feeds the token that it picked.
-fn steps(bench: &Bench) {
+fn steps(bench: &Bench, arithmetic: Arithmetic) {
     let &Sizes { ref model, lanes, prompt, steps, .. } = &bench.sizes;
     let tensors = tensors(model);
     let weight_bytes: usize = tensors.values().map(|tensor| tensor.data.len()).sum();
@@ -301,9 +309,8 @@ fn steps(bench: &Bench) {
         cache_resident_tokens: 0,
         cache_exported_tokens: 0,
     };
-    let backend = CudaBackend::new(0).expect("the device was looked for");
-    let mut runtime =
-        ModelRuntime::new(backend, model, &tensors, &options, PagedIdentity::default()).expect("the model loads");
+    let mut runtime = ModelRuntime::new(backend_in(arithmetic), model, &tensors, &options, PagedIdentity::default())
+        .expect("the model loads");
     drop(tensors);
     let tokens: Vec<u32> = (0..prompt).map(|i| (i * 31 % model.vocab) as u32).collect();
     let sequences: Vec<SeqHandle> = (0..most).map(|_| runtime.seq_create().expect("a sequence")).collect();
@@ -317,7 +324,7 @@ fn steps(bench: &Bench) {
         prefill_seconds.push(started.elapsed().as_secs_f64());
     }
     let seconds = median(&mut prefill_seconds);
-    bench.say("pp", json!({ "n": prompt, "ms": round(seconds * 1e3), "tok_s": round(prompt as f64 / seconds) }));
+    bench.say("pp", json!({ "arithmetic": arithmetic.name(), "n": prompt, "ms": round(seconds * 1e3), "tok_s": round(prompt as f64 / seconds) }));
     for &lanes in lanes {
         // So that each case finds the same positions, what it feeds is cut off again behind it.
         let mut runs: Vec<f64> = (0..steps)
@@ -338,10 +345,14 @@ fn steps(bench: &Bench) {
         let seconds = median(&mut runs);
         bench.say(
             "step",
-            json!({ "lanes": lanes, "positions": prompt, "ms": round(seconds * 1e3), "tok_s": round(lanes as f64 / seconds),
+            json!({ "arithmetic": arithmetic.name(), "lanes": lanes, "positions": prompt, "ms": round(seconds * 1e3), "tok_s": round(lanes as f64 / seconds),
                 "of_bandwidth": round(weight_bytes as f64 / seconds / bench.bandwidth) }),
         );
     }
+}
+
+fn backend_in(arithmetic: Arithmetic) -> CudaBackend {
+    cuda_device::backend().with_arithmetic(arithmetic)
 }
 
 /// Random weights of a whole model, under the names that its family asks for; the embedding is the output layer too.
@@ -412,7 +423,8 @@ fn main() {
     bench.row_operations();
     bench.products();
     bench.attention();
-    steps(&bench);
+    steps(&bench, Arithmetic::Exact);
+    steps(&bench, Arithmetic::Fast);
     if !is_bench {
         println!("everything ran once, on {}; for figures: cargo bench", bench.backend.info().name);
     }

@@ -26,6 +26,9 @@ template <class T> using Ptr = T*;
 struct alignas(16) Quad {
     u32 x, y, z, w;
 };
+struct alignas(8) Pair {
+    u32 x, y;
+};
 
 // At least one block a processor: told nothing, the assembler aims at many and spills.
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
@@ -33,6 +36,8 @@ struct alignas(16) Quad {
 #define DEV static __device__ __forceinline__
 #define DEV_MEMBER __device__ __forceinline__
 #define RESTRICT __restrict__
+// Before a loop over arrays that must stay in registers.
+#define UNROLL _Pragma("unroll")
 #define SHARED(type, name, count) __shared__ type name[count]
 
 DEV void sync_block() { __syncthreads(); }
@@ -40,6 +45,7 @@ DEV void sync_warp() { __syncwarp(); }
 DEV f32 shuffle_xor(f32 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 DEV u32 shuffle_xor(u32 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 DEV u32 shuffle_up(u32 value, u32 lanes) { return __shfl_up_sync(0xffffffffu, value, lanes); }
+DEV f32 shuffle_from(f32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
 DEV f32 fused(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
 DEV f64 root(f64 x) { return __dsqrt_rn(x); }
@@ -71,6 +77,18 @@ DEV i32 dp4a(u32 a, u32 b, i32 c) {
 // 16 bytes from an address that is a multiple of 16.
 template <class T> DEV Quad load_quad(const T* from) { return *reinterpret_cast<const Quad*>(from); }
 template <class T> DEV void store_quad(T* to, const Quad& quad) { *reinterpret_cast<Quad*>(to) = quad; }
+// 8, 4 and 2 bytes from an address that is a multiple of as many.
+template <class T> DEV Pair load_pair(const T* from) { return *reinterpret_cast<const Pair*>(from); }
+template <class T> DEV u32 load_word(const T* from) { return *reinterpret_cast<const u32*>(from); }
+template <class T> DEV u32 load_half(const T* from) { return *reinterpret_cast<const u16*>(from); }
+// The same memory as bytes.
+template <class T> DEV const u8* bytes_of(const T* from) { return reinterpret_cast<const u8*>(from); }
+// Byte i of the result is byte s of the eight of `low` and `high`, s being the four bits of `choice` from 4 i on, below 8.
+DEV u32 choose_bytes(u32 low, u32 high, u32 choice) {
+    u32 bytes;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(choice));
+    return bytes;
+}
 
 // ---- tensor cores: c = a b + c by a whole warp; a [16, k], b [k, 8], c [16, 8] ----
 //

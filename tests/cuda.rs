@@ -11,6 +11,8 @@ mod attention;
 mod attention_fast;
 #[path = "cuda/columns.rs"]
 mod columns;
+#[path = "cuda/fast.rs"]
+mod fast;
 #[path = "cuda/linear.rs"]
 mod linear;
 #[path = "cuda/planted.rs"]

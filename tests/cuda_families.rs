@@ -22,9 +22,9 @@ mod naive;
 mod random;
 
 use cuda_device::{backend, test_device};
-use ictus::backend::KvType;
 use ictus::backend::cpu::CpuBackend;
 use ictus::backend::cuda::CudaBackend;
+use ictus::backend::{Arithmetic, KvType};
 use ictus::checkpoint::Checkpoint;
 use ictus::record::constant::encoding;
 use ictus::runtime::{
@@ -99,6 +99,60 @@ fn cuda_families_match_the_reference_program() {
         }
         println!("{name}: {most:.2e}");
         assert!(most < TOLERANCE, "{name}: {most:.2e}");
+    }
+}
+
+fn fast_on_device(checkpoint: &Checkpoint, options: &PagedOptions) -> ModelRuntime<CudaBackend> {
+    model::runtime(backend().with_arithmetic(Arithmetic::Fast), checkpoint, options)
+}
+
+fn squares(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|value| value * value).sum()
+}
+
+/// Fast arithmetic is as far from double precision as the rounding of the inputs of its products explains, and no nearer than exact arithmetic is, which shows that it is there.
+///
+/// A code is off by a step over the root of 12 on average, a step is a 127th of the largest of 32 numbers, which is at most the root of 32 times their average size. A row
+/// goes through four such products a layer and the head's, whose errors are independent.
+#[test]
+fn cuda_fast_families_are_near_the_reference_program() {
+    let Some(_device) = test_device() else { return };
+    for (folder, name) in FILES {
+        let checkpoint = open(&format!("{folder}/{name}.gguf"));
+        let mut runtime = fast_on_device(&checkpoint, &model::options(KvType::F32, 64));
+        let text = std::fs::read(model::file(format!("tests/data/{name}.expected.json"))).expect("an expectation");
+        let expected: Value = serde_json::from_slice(&text).expect("json");
+        let products = 4 * checkpoint.config().layers + 1;
+        let bound = (32.0_f64 / 12.0).sqrt() / 127.0 * (products as f64).sqrt();
+        let (mut errors, mut sizes, mut most): (f64, f64, f64) = (0.0, 0.0, 0.0);
+        for prompt in expected["prompts"].as_array().expect("a list").iter().take(PROMPTS) {
+            let positions: Vec<usize> = floats(&prompt["positions"]).into_iter().map(|p| p as usize).collect();
+            let rows = model::rows_at(&mut runtime, &ids(&prompt["ids"]), &positions);
+            for (row, want) in rows.iter().zip(prompt["logits"].as_array().expect("a list")) {
+                let want = floats(want);
+                errors += squares(row.iter().zip(&want).map(|(&got, want)| f64::from(got) - want));
+                sizes += squares(want.iter().copied());
+                most = most.max(model::max_difference(row, &want));
+            }
+        }
+        let error = (errors / sizes).sqrt();
+        println!("{name}: relative {error:.2e} of {bound:.2e}, at most {most:.2e}");
+        assert!(error < bound, "{name}: {error:.2e}");
+        assert!(most > TOLERANCE, "{name}: {most:.2e}");
+    }
+}
+
+/// Promise 1 of fast arithmetic: by every kernel that numbers of rows choose.
+#[test]
+fn cuda_fast_rows_do_not_depend_on_chunks() {
+    let Some(_device) = test_device() else { return };
+    for (_, name) in &FILES[..5] {
+        let checkpoint = open(&format!("tests/data/{name}.gguf"));
+        let mut runtime = fast_on_device(&checkpoint, &model::options(KvType::F16, 128));
+        let prompt = prompt(100);
+        let whole = model::rows_at(&mut runtime, &prompt, &[99]);
+        let chunks = model::rows_at(&mut runtime, &prompt, &[0, 3, 19, 39, 99]);
+        assert_eq!(whole.last().map(|row| bits(row)), chunks.last().map(|row| bits(row)), "{name}");
     }
 }
 

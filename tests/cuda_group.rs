@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use cuda_device::{FakeDriver, Point, Setting, backend, simulated};
 use cudarc::driver::CudaContext;
 use ictus::backend::cuda::{CudaBackend, CudaGroup};
-use ictus::backend::{Backend, BackendError, KvType};
+use ictus::backend::{Arithmetic, Backend, BackendError, KvType};
 use ictus::checkpoint::{Checkpoint, ModelConfig};
 use ictus::engine::{Engine, PlanBuilder, StageOutput};
 use ictus::executor::Executor;
@@ -173,6 +173,28 @@ fn cuda_group_has_the_bits_of_one_device_in_every_family() {
             let got = rows(&mut weights.spread(count, &options));
             assert!(got == expected, "{} on {count} devices", weights.name);
         }
+    }
+}
+
+/// The same of fast arithmetic: each device rounds the same whole rows.
+#[test]
+fn cuda_group_has_the_bits_of_one_device_in_fast_arithmetic() {
+    let Some(_driver) = devices(2) else { return };
+    let options = model::options(KvType::F16, 32);
+    for path in [SMALL, "tests/data/qwen3.gguf"] {
+        let weights = Weights::of_file(path);
+        let row = |runtime: &mut dyn Runtime| {
+            let sequence = runtime.seq_create().expect("a sequence");
+            let (tokens, mut answers) = (prompt(19), Answers::new());
+            let feed = Feed { sequence, input: Input::Tokens(&tokens), want: Want::LastRow };
+            runtime.step(&[feed], &mut answers).expect("the step runs");
+            bits(answers.row(0).expect("a row"))
+        };
+        let one = backend().with_arithmetic(Arithmetic::Fast);
+        let two = group(2).with_arithmetic(Arithmetic::Fast);
+        let expected = row(&mut weights.runtime(one, &options).expect("the model loads"));
+        assert_eq!(row(&mut weights.runtime(two, &options).expect("the model loads")), expected, "{path}");
+        assert_ne!(row(&mut weights.alone(&options)), expected, "{path}: exact arithmetic has other bits");
     }
 }
 

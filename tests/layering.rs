@@ -200,6 +200,7 @@ const FENCE: &[&str] = &[
     "backend/cuda/arena.rs",
     "backend/cuda/attend.rs",
     "backend/cuda/driver.rs",
+    "backend/cuda/fast.rs",
     "backend/cuda/graphs.rs",
     "backend/cuda/launch.rs",
     "backend/cuda/peers.rs",

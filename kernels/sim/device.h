@@ -29,6 +29,9 @@ using f64 = double;
 struct alignas(16) Quad {
     u32 x, y, z, w;
 };
+struct alignas(8) Pair {
+    u32 x, y;
+};
 
 namespace sim {
 
@@ -211,6 +214,7 @@ using sim::Ptr;
 #define DEV [[maybe_unused]] static inline
 #define DEV_MEMBER
 #define RESTRICT
+#define UNROLL
 #define SHARED(type, name, count)                                                                                           \
     static const char name##_site = 0;                                                                                      \
     Ptr<type> name = sim::shared_array<type>(&name##_site, count, #name)
@@ -234,6 +238,13 @@ DEV u32 shuffle_up(u32 value, u32 lanes, SIM_PLACE) {
         for (u32 lane = 0; lane < 32; lane++) out[lane][0] = in[lane < lanes ? lane : lane - lanes][0];
     };
     return sim::meet("shuffle_up", file, line, &value, 1, move, lanes)[0];
+}
+DEV f32 shuffle_from(f32 value, u32 lane, SIM_PLACE) {
+    u32 words[2] = {sim::word_of(value), lane};
+    auto fetch = [](const sim::Words& in, sim::Words& out, u32) {
+        for (u32 lane = 0; lane < 32; lane++) out[lane][0] = in[in[lane][1] & 31][0];
+    };
+    return sim::value_of<f32>(sim::meet("shuffle_from", file, line, words, 2, fetch, 0)[0]);
 }
 
 // The butterflies of common.cuh in one meeting: the same additions in the same order.
@@ -295,6 +306,16 @@ DEV i32 dp4a(u32 a, u32 b, i32 c) {
 }
 template <class T> Quad load_quad(Ptr<T> from) { return (Quad)sim::Ref<Quad>{from.at, from.home}; }
 template <class T> void store_quad(Ptr<T> to, const Quad& quad) { sim::Ref<Quad>{to.at, to.home} = quad; }
+template <class T> Pair load_pair(Ptr<T> from) { return (Pair)sim::Ref<Pair>{from.at, from.home}; }
+template <class T> u32 load_word(Ptr<T> from) { return (u32)sim::Ref<u32>{from.at, from.home}; }
+template <class T> u32 load_half(Ptr<T> from) { return (u16)sim::Ref<u16>{from.at, from.home}; }
+template <class T> Ptr<const u8> bytes_of(Ptr<T> from) { return Ptr<const u8>(from.at, from.home); }
+DEV u32 choose_bytes(u32 low, u32 high, u32 choice) {
+    u64 bytes = (u64)high << 32 | low;
+    u32 chosen = 0;
+    for (u32 i = 0; i < 4; i++) chosen |= (u32)(bytes >> 8 * (choice >> 4 * i & 7) & 0xff) << 8 * i;
+    return chosen;
+}
 
 // The last file: it uses what is above.
 #include "tensor.h"

@@ -82,13 +82,14 @@ impl KvType {
     }
 }
 
-/// How products with quantised weights are computed. Weights of 16 and 32 bits are multiplied as they are in both.
+/// How products are computed. Weights of 32 bits are multiplied as they are in both, and on processors those of 16 bits too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Arithmetic {
     /// With f32 activations: nothing is rounded before a product.
     #[default]
     Exact,
-    /// With activations rounded to integers, block by block: faster, and about as far from exact as other engines are.
+    /// With activations rounded, for quantised weights to integers, block by block, on devices for 16-bit weights to their type: faster, and about as far from exact as other
+    /// engines are.
     Fast,
 }
 

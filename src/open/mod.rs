@@ -161,7 +161,7 @@ impl Model {
     /// As there.
     pub fn device_plans(&self) -> Result<Vec<MemoryPlan>, Error> {
         let Inner { checkpoint, options, .. } = &*self.inner;
-        place::plans(&options.devices, checkpoint, &paged_options(options)).ok_or(Error::PlanTooLarge)
+        place::plans(options, checkpoint, &paged_options(options)).ok_or(Error::PlanTooLarge)
     }
 
     /// A new engine: its own pool, lanes and threads, over the shared weights.
@@ -374,6 +374,7 @@ impl Model {
     #[cfg(feature = "cuda")]
     fn cuda_runtime(&self, weights: &SharedWeights<CudaBackend>) -> Result<ModelRuntime<CudaBackend>, Error> {
         let backend = CudaBackend::new(self.device_indices().first().copied().unwrap_or(0))?;
+        let backend = backend.with_arithmetic(self.inner.options.arithmetic);
         let name = place::name_of(core::iter::once(backend.info()));
         self.runtime_on(backend, name, weights)
     }
@@ -381,7 +382,7 @@ impl Model {
     /// A runtime on several devices: its own pool and streams, over the shared weights.
     #[cfg(feature = "cuda")]
     fn cuda_group_runtime(&self, weights: &SharedWeights<CudaGroup>) -> Result<ModelRuntime<CudaGroup>, Error> {
-        let backend = CudaGroup::new(self.device_indices())?;
+        let backend = CudaGroup::new(self.device_indices())?.with_arithmetic(self.inner.options.arithmetic);
         let name = place::name_of(backend.infos());
         self.runtime_on(backend, name, weights)
     }
@@ -435,7 +436,7 @@ fn paged_options(resolved: &Resolved) -> PagedOptions {
 
 /// The plans of all devices together.
 fn memory_plan(checkpoint: &Checkpoint, resolved: &Resolved) -> Result<MemoryPlan, Error> {
-    let plans = place::plans(&resolved.devices, checkpoint, &paged_options(resolved));
+    let plans = place::plans(resolved, checkpoint, &paged_options(resolved));
     let sum = plans.and_then(|plans| plans.into_iter().map(Some).reduce(|sum, plan| sum?.with(&plan?)).flatten());
     sum.ok_or(Error::PlanTooLarge)
 }

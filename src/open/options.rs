@@ -150,9 +150,6 @@ impl ModelOptions {
         if self.prefill_step_tokens > 1 << 20 {
             return refuse("prefill_step_tokens", self.prefill_step_tokens.into(), "at most 2^20");
         }
-        if self.device == Device::Cuda && self.arithmetic == Arithmetic::Fast {
-            return refuse("arithmetic", 1, "exact on a CUDA device");
-        }
         if self.device_mask != 0 && self.device == Device::Cpu {
             return refuse("device_mask", self.device_mask, "0 on the processor");
         }

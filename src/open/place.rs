@@ -1,11 +1,11 @@
 #![forbid(unsafe_code)]
 //! Where a model runs: the processor, or one or several CUDA devices where the build and the machine have them.
 
-use super::options::{Device, ModelOptions};
-use crate::backend::BackendError;
+use super::options::{Device, ModelOptions, Resolved};
 use crate::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{self, CudaBackend, CudaGroup, DeviceInfo};
+use crate::backend::{Arithmetic, BackendError};
 use crate::checkpoint::{Checkpoint, ModelConfig};
 #[cfg(feature = "cuda")]
 use crate::model;
@@ -118,6 +118,16 @@ pub(super) fn weights_bytes(devices: &Devices, checkpoint: &Checkpoint) -> u64 {
     (0..members).map(on).fold(0, u64::saturating_add)
 }
 
+/// Bytes that each device takes for so many rounded rows of inputs of up to `inputs` elements.
+fn rounded_bytes(kind: Device, rows: usize, inputs: usize) -> u64 {
+    #[cfg(feature = "cuda")]
+    if kind == Device::Cuda {
+        return CudaBackend::rounded_bytes(rows, inputs);
+    }
+    let _ = (kind, rows, inputs);
+    0
+}
+
 /// Bytes that the backend itself takes for operations, on device `member` out of `members`.
 fn working_bytes(kind: Device, config: &ModelConfig, options: &PagedOptions, member: usize, members: usize) -> u64 {
     #[cfg(feature = "cuda")]
@@ -134,13 +144,18 @@ fn working_bytes(kind: Device, config: &ModelConfig, options: &PagedOptions, mem
 }
 
 /// What a model takes on each device; tables, which are the host's, are in the first. None when a sum does not fit 64 bits.
-pub(super) fn plans(devices: &Devices, checkpoint: &Checkpoint, options: &PagedOptions) -> Option<Vec<MemoryPlan>> {
-    let (config, members) = (checkpoint.config(), devices.count());
+pub(super) fn plans(resolved: &Resolved, checkpoint: &Checkpoint, options: &PagedOptions) -> Option<Vec<MemoryPlan>> {
+    let (devices, config) = (&resolved.devices, checkpoint.config());
+    let members = devices.count();
+    let rounded = match resolved.arithmetic {
+        Arithmetic::Exact => 0,
+        Arithmetic::Fast => rounded_bytes(devices.kind, options.resolved_pass_rows(), model::widest_input(config)),
+    };
     let plan = |member| {
         let weights = weights_bytes_on(devices.kind, checkpoint, member, members);
         let mut plan = MemoryPlan::on_device(config, options, weights, member, members)?;
         let working = working_bytes(devices.kind, config, options, member, members);
-        plan.activation_bytes = plan.activation_bytes.checked_add(working)?;
+        plan.activation_bytes = plan.activation_bytes.checked_add(working)?.checked_add(rounded)?;
         Some(plan)
     };
     (0..members).map(plan).collect()

@@ -12,12 +12,12 @@ const U: f64 = 1.0 / (1 << 24) as f64;
 /// Rows that a launch of a kernel takes at a time.
 const ROWS: [usize; 3] = [1, 4, 16];
 
-fn name(dtype: DType) -> String {
+pub(crate) fn name(dtype: DType) -> String {
     format!("{dtype:?}").to_lowercase()
 }
 
 /// Weights as a driver takes them: in elements of the kernel's own type.
-fn upload(device: &mut Device, weight: &Tensor) -> Memory {
+pub(crate) fn upload(device: &mut Device, weight: &Tensor) -> Memory {
     let bytes = weight.data.as_slice();
     match weight.dtype {
         DType::F32 => {

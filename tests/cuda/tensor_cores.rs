@@ -20,7 +20,8 @@ fn product<T: Copy>(a: &[T], b: &[T], c: &[f64], number: impl Fn(T) -> f64) -> V
 fn cuda_products_of_16_bits_are_sums_of_products() {
     let Some(mut device) = device() else { return };
     let mut random = Random::new("mma 16");
-    let types: [(&str, fn(f32) -> u16, fn(u16) -> f64); 2] = [
+    type Case = (&'static str, fn(f32) -> u16, fn(u16) -> f64);
+    let types: [Case; 2] = [
         ("good_mma_bf16", |x| bf16::from_f32(x).to_bits(), |x| bf16::from_bits(x).to_f64()),
         ("good_mma_f16", |x| f16::from_f32(x).to_bits(), |x| f16::from_bits(x).to_f64()),
     ];
@@ -104,8 +105,8 @@ fn cuda_numbers_round_to_bf16_as_on_the_host() {
         f32::MAX,
         1e-45,
         -0.0,
-        1.003_906_25,
-        1.011_718_75,
+        f32::from_bits(0x3f80_8000),
+        f32::from_bits(0x3f81_8000),
         f32::from_bits(0x7f80_0001),
     ];
     x[..8].copy_from_slice(&special);

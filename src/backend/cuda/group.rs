@@ -72,6 +72,12 @@ impl CudaGroup {
         Ok(Self { members, exchange, host, tokens, failure })
     }
 
+    /// The same backend with this arithmetic on all devices; a new one is exact.
+    pub fn with_arithmetic(mut self, arithmetic: Arithmetic) -> Self {
+        self.members.iter_mut().for_each(|member| member.arithmetic = arithmetic);
+        self
+    }
+
     /// The devices.
     pub fn infos(&self) -> impl Iterator<Item = &DeviceInfo> {
         self.members.iter().map(CudaBackend::info)

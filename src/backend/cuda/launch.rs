@@ -97,6 +97,7 @@ macro_rules! by_type {
         }
     };
 }
+pub(super) use by_type;
 
 /// A weight matrix on the device, as its file has it.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +110,7 @@ pub(super) struct Weights {
 
 impl Weights {
     /// Bytes that it must have; none on overflow.
-    fn needed(&self) -> Option<usize> {
+    pub(super) fn needed(&self) -> Option<usize> {
         self.dtype.row_bytes(self.cols)?.checked_mul(self.rows)
     }
 }
@@ -225,6 +226,11 @@ impl Launcher {
             unsafe { self.driver.launch(&kernel.function, launch.grid, kernel.threads, pointers) }
         });
         launched.map_err(|error| failed(launch.name, error))
+    }
+
+    /// Has the file of this kernel compiled.
+    pub(super) fn compile(&self, name: &'static str) -> Result<(), BackendError> {
+        self.kernels.borrow_mut().get(&self.driver, name).map(|_| ())
     }
 
     /// Has the kernels that take weights of this type compiled.

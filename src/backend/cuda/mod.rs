@@ -22,7 +22,7 @@
 //!   The driver takes some for a graph, when one is made.
 //!
 //! # Limits
-//! Heads of at most 256 dimensions, a multiple of 8. Exact arithmetic. Draws at a temperature outside 0.01 .. 100 or past the best 2048 entries are
+//! Heads of at most 256 dimensions, a multiple of 8. Draws at a temperature outside 0.01 .. 100 or past the best 2048 entries are
 //! the host's, from rows that are read back.
 //!
 //! **Nobody has run this on a device.** It is tested on a driver that runs the kernels in a simulator (docs/cuda.md).
@@ -30,6 +30,7 @@
 mod arena;
 mod attend;
 mod driver;
+mod fast;
 mod graphs;
 mod group;
 mod kernels;
@@ -59,7 +60,10 @@ use self::launch::{Launcher, MOST_DIMS, PoolLayers, SEGMENT, SpanList, Weights};
 use self::requests::Requests;
 use self::spans::SpanLists;
 use self::staging::{HALF_BYTES, Staging};
-use super::{AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, RopeTable, Span};
+use super::{
+    Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, Product, RopeTable,
+    Span,
+};
 use crate::checkpoint::RopePairing;
 use crate::sample::SampleRequest;
 use crate::tensor::{DType, Tensor, dequantise_row};
@@ -103,6 +107,11 @@ pub struct CudaBackend {
     /// What a section brings to the device.
     arena: RefCell<Arena>,
     in_section: Cell<bool>,
+    arithmetic: Arithmetic,
+    /// Elements of the widest input of a product; 0 is not known yet.
+    widest_input: Cell<usize>,
+    /// Rows as fast products take them.
+    rounded: RefCell<Memory>,
     /// What went wrong first.
     failure: RefCell<Option<BackendError>>,
 }
@@ -182,6 +191,9 @@ impl CudaBackend {
             graphs: RefCell::default(),
             arena: RefCell::new(Arena::new(&driver)?),
             in_section: Cell::new(false),
+            arithmetic: Arithmetic::Exact,
+            widest_input: Cell::new(0),
+            rounded: RefCell::new(driver.memory(0)?),
             failure: RefCell::default(),
             launcher: Launcher::new(driver),
             info,
@@ -292,10 +304,23 @@ impl Backend for CudaBackend {
     type Buffer = Buffer;
     type Pages = Pages;
 
+    fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    /// Rounded rows get their memory with the rows, in [`Backend::resize`].
+    fn make_ready(&self, inputs: usize) -> Result<(), BackendError> {
+        self.widest_input.set(self.widest_input.get().max(inputs));
+        Ok(())
+    }
+
     fn matrix(&self, tensor: &Tensor) -> Result<Matrix, BackendError> {
         check_tensor(tensor, "matrix")?;
         self.sound()?;
         self.launcher.prepare_type(tensor.dtype)?;
+        if self.arithmetic == Arithmetic::Fast {
+            self.launcher.prepare_fast(tensor.dtype, tensor.cols)?;
+        }
         let memory = self.driver().memory(tensor.data.len())?;
         self.attempt(|| self.driver().fill(&memory, tensor.data.as_slice()))?;
         tensor.data.release(0..tensor.data.len());
@@ -345,6 +370,7 @@ impl Backend for CudaBackend {
         let bytes = bytes.ok_or(BackendError::OutOfMemory { bytes: u64::MAX })?;
         if bytes > buffer.memory.bytes() {
             self.sound()?;
+            self.reserve_rounded(rows)?;
             let memory = self.driver().memory(bytes)?;
             self.forget_graphs()?;
             // Lists of rows: of an operation one is in use.
@@ -386,8 +412,19 @@ impl Backend for CudaBackend {
 
     fn linear(&self, x: &Buffer, weight: &Matrix, bias: Option<&Vector>, out: &mut Buffer) {
         if x.rows > 0 {
-            let bias = bias.map(|bias| bias.0.at());
-            self.run(|| self.launcher.linear(out.values(), x.values(), weight.weights(), bias, x.rows));
+            self.run(|| self.product(x, weight, bias, out, &mut None));
+        }
+    }
+
+    /// Rows are rounded once for neighbours that take them in the same form.
+    fn linear_many(&self, x: &Buffer, products: &mut [Product<'_, Self>]) {
+        if x.rows > 0 {
+            let mut left = None;
+            self.run(|| {
+                products
+                    .iter_mut()
+                    .try_for_each(|Product { weight, bias, out }| self.product(x, weight, *bias, out, &mut left))
+            });
         }
     }
 
