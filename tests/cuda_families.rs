@@ -26,11 +26,13 @@ use ictus::backend::cpu::CpuBackend;
 use ictus::backend::cuda::CudaBackend;
 use ictus::backend::{Arithmetic, KvType};
 use ictus::checkpoint::Checkpoint;
+use ictus::model::TensorSource;
 use ictus::record::constant::encoding;
 use ictus::runtime::{
     Answer, Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want,
 };
 use ictus::sample::{SampleRequest, Scratch, pick};
+use ictus::tensor::Tensor;
 use lora::Lora;
 use naive::Naive;
 use random::Random;
@@ -334,11 +336,28 @@ fn cuda_tokens_are_those_that_the_host_picks_from_the_same_rows() {
     }
 }
 
+/// The row after the last token, the prompt in two chunks.
+fn row_in_chunks(runtime: &mut impl Runtime, prompt: &[u32]) -> Vec<f32> {
+    let sequence = runtime.seq_create().expect("a sequence");
+    let (first, rest) = prompt.split_at(prompt.len() - 2);
+    model::last_row(runtime, sequence, first);
+    model::last_row(runtime, sequence, rest)
+}
+
+/// Asserts that the device's row is the processor's. Both are exact, and add in other orders.
+fn assert_rows_match(what: &str, cuda: &[f32], cpu: &[f32]) {
+    /// Of the largest logit.
+    const RELATIVE: f64 = 1e-5;
+    let expected: Vec<f64> = cpu.iter().map(|&x| f64::from(x)).collect();
+    let error = model::max_difference(cuda, &expected);
+    let largest = expected.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
+    println!("{what}: {error:.1e} of {largest:.1}");
+    assert!(error < RELATIVE * largest, "{what}: {error:.1e} of {largest:.1}");
+}
+
 /// A model that people download, its first layers and its whole vocabulary: the processor's row. All of its layers would take the simulator minutes.
 #[test]
 fn cuda_first_layers_of_smollm2_match_the_processor() {
-    /// Of the largest logit. Both are exact; they add in other orders.
-    const RELATIVE: f64 = 1e-5;
     const LAYERS: usize = 2;
     let Some(_device) = test_device() else { return };
     let Some(path) = models::find(models::SMOLLM2) else { return };
@@ -347,21 +366,62 @@ fn cuda_first_layers_of_smollm2_match_the_processor() {
     config.layers = LAYERS;
     let options = model::options(KvType::F16, 32);
     let prompt = [1, 4093, 198, 2683, 359];
-    let row = |runtime: &mut dyn Runtime| {
-        let mut answers = Answers::new();
-        let sequence = runtime.seq_create().expect("a sequence");
-        for tokens in [&prompt[..3], &prompt[3..]] {
-            let feed = Feed { sequence, input: Input::Tokens(tokens), want: Want::LastRow };
-            runtime.step(&[feed], &mut answers).expect("the step runs");
-        }
-        answers.row(0).expect("a row").to_vec()
-    };
     let identity = PagedIdentity::default;
     let mut cpu = ModelRuntime::new(CpuBackend::new(2), &config, &checkpoint, &options, identity()).expect("it loads");
-    let expected: Vec<f64> = row(&mut cpu).iter().map(|&x| f64::from(x)).collect();
+    let expected = row_in_chunks(&mut cpu, &prompt);
     let mut cuda = ModelRuntime::new(backend(), &config, &checkpoint, &options, identity()).expect("it loads");
-    let error = model::max_difference(&row(&mut cuda), &expected);
-    let largest = expected.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
-    println!("{LAYERS} layers: {error:.1e} of {largest:.1}");
-    assert!(error < RELATIVE * largest, "{error:.1e} of {largest:.1}");
+    assert_rows_match(&format!("{LAYERS} layers"), &row_in_chunks(&mut cuda, &prompt), &expected);
+}
+
+/// A model whose vocabulary ends early: embedding and head are its first rows.
+struct Cut<'a> {
+    checkpoint: &'a Checkpoint,
+    embedding: Tensor,
+}
+
+impl<'a> Cut<'a> {
+    const EMBEDDING: &'static str = "token_embd.weight";
+
+    fn new(checkpoint: &'a Checkpoint, vocab: usize) -> Self {
+        let whole = checkpoint.tensor(Self::EMBEDDING).expect("an embedding");
+        let bytes = vocab * whole.dtype.row_bytes(whole.cols).expect("whole rows");
+        let data = whole.data.slice(0..bytes).expect("the file has more rows");
+        Self { checkpoint, embedding: Tensor { dtype: whole.dtype, rows: vocab, cols: whole.cols, data } }
+    }
+}
+
+impl TensorSource for Cut<'_> {
+    fn tensor(&self, name: &str) -> Option<&Tensor> {
+        if name == Self::EMBEDDING { Some(&self.embedding) } else { self.checkpoint.tensor(name) }
+    }
+}
+
+/// A model that people download, of another family: its first layers, local ones and one that sees all, over the first part of its vocabulary. Its whole
+/// embedding is too large to simulate; the part's logits are those of the whole model, bit by bit, which the processor shows.
+#[test]
+fn cuda_first_layers_of_gemma3_match_the_processor() {
+    const LAYERS: usize = 6;
+    const VOCAB: usize = 2600;
+    let Some(_device) = test_device() else { return };
+    let Some(path) = models::find(models::GEMMA3) else { return };
+    let checkpoint = Checkpoint::open(path).expect("the model opens");
+    let mut config = checkpoint.config().clone();
+    config.layers = LAYERS;
+    let windows: Vec<bool> = (0..LAYERS).map(|layer| config.window_of(layer).is_some()).collect();
+    assert_eq!(windows, [true, true, true, true, true, false], "both kinds of layer");
+    // Pages of half precision would round sums that differ in their last bit to halves that differ.
+    let options = model::options(KvType::F32, 32);
+    let prompt = [2, 818, 2544];
+    let identity = PagedIdentity::default;
+    let mut whole =
+        ModelRuntime::new(CpuBackend::new(1), &config, &checkpoint, &options, identity()).expect("it loads");
+    let all = row_in_chunks(&mut whole, &prompt);
+    drop(whole);
+    config.vocab = VOCAB;
+    let cut = Cut::new(&checkpoint, VOCAB);
+    let mut cpu = ModelRuntime::new(CpuBackend::new(1), &config, &cut, &options, identity()).expect("it loads");
+    let expected = row_in_chunks(&mut cpu, &prompt);
+    assert!(bits(&all[..VOCAB]) == bits(&expected), "the head of a part is a part of the head");
+    let mut cuda = ModelRuntime::new(backend(), &config, &cut, &options, identity()).expect("it loads");
+    assert_rows_match(&format!("{LAYERS} layers"), &row_in_chunks(&mut cuda, &prompt), &expected);
 }
