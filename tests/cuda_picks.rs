@@ -18,7 +18,7 @@ use ictus::backend::{Backend, KvShape, KvType, Picked};
 use ictus::checkpoint::Checkpoint;
 use ictus::engine::Engine;
 use ictus::executor::Executor;
-use ictus::record::constant::sampling;
+use ictus::record::constant::{sampling, tick_flag};
 use ictus::record::{LaneAdmit, LaneLogprob};
 use ictus::runtime::{
     Answer, Answers, Descriptor, Feed, Input, LazyVocabulary, MemCounters, ModelRuntime, PagedIdentity, Runtime,
@@ -438,9 +438,13 @@ fn recipe(tag: u64, grammar: u32, bias: u32) -> impl Fn(&mut LaneAdmit) {
     }
 }
 
-/// Tokens and log-probability records of all lanes, to the bit.
-fn spoken<R: Runtime>(runtime: R, ticks: usize) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
-    let mut h = Harness::with_engine(Executor::new(runtime));
+/// Tokens and log-probability records of a lane, to the bit.
+type Said = (Vec<u32>, Vec<Vec<u32>>);
+
+/// What all lanes say, and how many steps were one launch of a graph.
+fn spoken<R: Runtime>(runtime: R, ticks: usize) -> (Vec<Said>, u32) {
+    let mut h = Harness::with_engine(Executor::new(runtime)).with_plan_flags(tick_flag::CAPTURE_OK);
+    let mut hits = 0;
     // A grammar is one lane's.
     let grammars: Vec<u32> =
         (0..LANES).map(|_| h.engine.grammar_create_regex("([a-z]{1,6} ){2,30}").expect("a grammar")).collect();
@@ -462,31 +466,33 @@ fn spoken<R: Runtime>(runtime: R, ticks: usize) -> Vec<(Vec<u32>, Vec<Vec<u32>>)
         }
         let events = h.tick_ok(plan);
         assert!(events.faults.is_empty(), "{:?}", events.faults);
+        hits += events.timings.graph_hits;
         for (tag, (tokens, records)) in (1..).zip(&mut said) {
             tokens.extend(h.tokens_of(&events, tag));
             records.extend(events.logprobs_for(tag).iter().map(record));
         }
     }
-    said
+    (said, hits)
 }
 
 /// T-110: a whole engine whose lanes have grammars, biases, penalties and log-probabilities says what the same engine says when the host picks; and in
-/// its ticks no row comes back.
+/// its ticks no row comes back, and those that come again are one launch although masks and penalties change.
 #[test]
 fn cuda_engine_with_grammars_and_penalties_says_what_the_host_would_pick() {
     let Some(device) = test_device() else { return };
-    const TICKS: usize = 6;
-    let expected = spoken(RowsOnly::new(runtime_with_vocabulary()), TICKS);
+    const TICKS: usize = 7;
+    let (expected, _) = spoken(RowsOnly::new(runtime_with_vocabulary()), TICKS);
     let bytes = || match &device {
         TestDevice::Simulated(driver) => driver.statistics().bytes_to_host,
         TestDevice::Machine(_) => 0,
     };
     let before = bytes();
-    let said = spoken(runtime_with_vocabulary(), TICKS);
+    let (said, hits) = spoken(runtime_with_vocabulary(), TICKS);
     let came = bytes() - before;
     assert_eq!(said, expected);
     assert!(said.iter().all(|(tokens, _)| tokens.len() == TICKS), "{said:?}");
     assert_eq!(said.iter().map(|(_, records)| records.len()).collect::<Vec<_>>(), [0, 0, TICKS, TICKS, 0, 0]);
-    println!("{came} bytes came back in {TICKS} ticks of {LANES} lanes");
+    println!("{came} bytes came back in {TICKS} ticks of {LANES} lanes, {hits} of which launched a graph");
     assert!(came <= TICKS as u64 * LANES * WORDS_WITH_LOGPROBS * 4, "{came}");
+    assert!(hits >= 2, "{hits}");
 }
