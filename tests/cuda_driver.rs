@@ -22,12 +22,28 @@ mod streams;
 
 use std::sync::Arc;
 
+use fake_driver::{FakeDriver, Setting};
+
 use cudarc::driver::result::DriverError;
 use cudarc::driver::sys::cudaError_enum as Code;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, CudaView, CudaViewMut, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
+
+/// The driver as it is where nothing is set: what is tested here are its orders, whatever `ICTUS_FAKE_CUDA_*` says for a whole run.
+fn calm_driver() -> Option<FakeDriver> {
+    let driver = fake_driver::fake_driver()?;
+    calm(&driver);
+    Some(driver)
+}
+
+/// Resets the driver to that.
+fn calm(driver: &FakeDriver) {
+    driver.reset();
+    driver.set(Setting::Order, 0);
+    driver.set(Setting::Strict, 0);
+}
 
 /// A device whose slices carry no events (with them a driver's own ordering would hide what is shown here), and a kernel.
 struct Device {

@@ -3,8 +3,8 @@
 use cudarc::driver::{CudaContext, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 
-use crate::fake_driver::{Point, Setting, fake_driver};
-use crate::{Code, Device, blocks_of, code};
+use crate::fake_driver::{Point, Setting};
+use crate::{Code, Device, blocks_of, calm_driver, code};
 
 /// The text of a module with one planted kernel (tests/cuda/planted.cu), as nvcc would begin it.
 fn planted(kernel: &str) -> Ptx {
@@ -25,7 +25,7 @@ fn run(device: &Device, kernel: &str) -> Code {
 
 #[test]
 fn cuda_faults_have_the_codes_of_a_device() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     for (kernel, expected, text) in [
         ("good_shared_sum", Code::CUDA_SUCCESS, ""),
         ("bad_read_past_end", Code::CUDA_ERROR_ILLEGAL_ADDRESS, "out of bounds"),
@@ -34,7 +34,7 @@ fn cuda_faults_have_the_codes_of_a_device() {
         ("bad_divergent_barrier", Code::CUDA_ERROR_LAUNCH_FAILED, "divergence"),
         ("bad_uninitialised_memory", Code::CUDA_ERROR_LAUNCH_FAILED, "uninitialised"),
     ] {
-        driver.reset();
+        crate::calm(&driver);
         assert_eq!(run(&Device::new(0), kernel), expected, "{kernel}: {}", driver.error_text());
         assert!(driver.error_text().contains(text), "{kernel}: {}", driver.error_text());
     }
@@ -44,7 +44,7 @@ fn cuda_faults_have_the_codes_of_a_device() {
 /// context of the same one too.
 #[test]
 fn cuda_error_of_a_kernel_stays_and_the_process_lives_on() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     driver.set(Setting::Devices, 2);
     let lost = Device::new(0);
     let (mut x, y) = (lost.numbers(&[1.0]), lost.numbers(&[10.0]));
@@ -87,7 +87,7 @@ fn cuda_error_of_a_kernel_stays_and_the_process_lives_on() {
 
 #[test]
 fn cuda_allocation_fails_when_it_is_told_to() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     driver.inject(Point::Alloc, 3, 2);
     let answers = [(); 4].map(|()| code(device.stream.alloc_zeros::<f32>(1)));
@@ -103,7 +103,7 @@ fn cuda_allocation_fails_when_it_is_told_to() {
 
 #[test]
 fn cuda_launch_fails_when_it_is_told_to() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let (mut x, y) = (device.numbers(&[1.0]), device.numbers(&[10.0]));
     driver.inject(Point::Launch, 2, 701);
@@ -120,7 +120,7 @@ fn cuda_launch_fails_when_it_is_told_to() {
 
 #[test]
 fn cuda_other_calls_fail_when_they_are_told_to() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     driver.inject(Point::Init, 1, 34);
     assert_eq!(code(CudaContext::new(0)), Code::CUDA_ERROR_STUB_LIBRARY);
     driver.set(Setting::Devices, 0);

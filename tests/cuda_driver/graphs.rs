@@ -5,8 +5,8 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{CudaGraph, result};
 
-use crate::fake_driver::{Setting, fake_driver};
-use crate::{Code, Device, code};
+use crate::fake_driver::Setting;
+use crate::{Code, Device, calm_driver, code};
 
 impl Device {
     fn begin(&self) {
@@ -21,7 +21,7 @@ impl Device {
 
 #[test]
 fn cuda_graph_runs_what_was_captured_each_time() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let (mut x, mut y) = (device.numbers(&[1.0, 2.0]), device.numbers(&[10.0, 20.0]));
     device.begin();
@@ -47,7 +47,7 @@ fn cuda_graph_runs_what_was_captured_each_time() {
 /// Each of these ends the capture, twice in the same way; what was captured does not run, and the stream is as before.
 #[test]
 fn cuda_capture_allows_no_allocation_no_copy_of_pageable_memory_and_no_wait() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let (mut x, y) = (device.numbers(&[1.0]), device.numbers(&[10.0]));
     let mut target = device.numbers(&[1.0]);
@@ -82,7 +82,7 @@ fn cuda_capture_allows_no_allocation_no_copy_of_pageable_memory_and_no_wait() {
 
 #[test]
 fn cuda_capture_does_not_wait_for_events_from_outside() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let event = device.stream.record_event(None).expect("an event");
     device.begin();
@@ -92,7 +92,7 @@ fn cuda_capture_does_not_wait_for_events_from_outside() {
 
 #[test]
 fn cuda_capture_begins_once_and_ends_once() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     assert_eq!(device.end().err(), Some(Code::CUDA_ERROR_ILLEGAL_STATE));
     device.begin();
@@ -105,8 +105,9 @@ fn cuda_capture_begins_once_and_ends_once() {
         scope.spawn(|| {
             let stream = device.context.new_stream().expect("a stream");
             let memory = stream.clone_htod(&[1.0]).expect("memory");
-            assert_eq!(stream.clone_dtoh(&memory).expect("a copy"), [1.0]);
+            let copy = stream.clone_dtoh(&memory).expect("a copy");
             stream.synchronize().expect("the stream ends");
+            assert_eq!(copy, [1.0]);
         });
     });
     device.end().expect("a graph");
@@ -115,7 +116,7 @@ fn cuda_capture_begins_once_and_ends_once() {
 /// Another stream that waits for an event of the capture is part of it, and must be waited for.
 #[test]
 fn cuda_capture_takes_in_streams_that_wait_for_it() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let other = device.context.new_stream().expect("a stream");
     let (mut x, mut z, y) = (device.numbers(&[1.0]), device.numbers(&[2.0]), device.numbers(&[10.0]));
@@ -142,7 +143,7 @@ fn cuda_capture_takes_in_streams_that_wait_for_it() {
 /// A wait that is missing inside of a graph shows at its replay.
 #[test]
 fn cuda_graph_shows_a_forgotten_wait() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let other = device.context.new_stream().expect("a stream");
     let (mut x, mut z, y) = (device.room(1), device.numbers(&[2.0]), device.numbers(&[10.0]));
@@ -159,7 +160,7 @@ fn cuda_graph_shows_a_forgotten_wait() {
 
 #[test]
 fn cuda_graph_meets_memory_that_was_freed() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let (mut x, y) = (device.numbers(&[1.0]), device.numbers(&[10.0]));
     device.begin();
@@ -173,7 +174,7 @@ fn cuda_graph_meets_memory_that_was_freed() {
 
 #[test]
 fn cuda_graph_has_the_same_result_in_any_legal_order() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     for seed in 0..8 {
         driver.reset();
         driver.set(Setting::Order, 2);

@@ -2,12 +2,12 @@
 
 use cudarc::driver::result;
 
-use crate::fake_driver::{Setting, fake_driver};
-use crate::{Code, Device, code};
+use crate::fake_driver::Setting;
+use crate::{Code, Device, calm, calm_driver, code};
 
 #[test]
 fn cuda_bytes_come_back_as_they_went() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let stream = &device.stream;
     let there = stream.clone_htod(&[1_u16, 2, 3]).expect("memory");
@@ -22,7 +22,7 @@ fn cuda_bytes_come_back_as_they_went() {
 /// Unwritten memory is unwritten to the byte, through copies on the device too.
 #[test]
 fn cuda_copy_of_what_nobody_wrote_is_counted() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let mut x = device.room(5);
     device.stream.memcpy_htod(&[1.0, 2.0], &mut x.slice_mut(0..2)).expect("a copy");
@@ -40,7 +40,7 @@ fn cuda_copy_of_what_nobody_wrote_is_counted() {
 
 #[test]
 fn cuda_ranges_outside_of_live_memory_are_refused() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let stream = device.stream.cu_stream();
     let memory = device.numbers(&[0.0; 4]);
@@ -63,7 +63,7 @@ fn cuda_ranges_outside_of_live_memory_are_refused() {
 
 #[test]
 fn cuda_memory_is_as_large_as_it_was_set() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     driver.set(Setting::Memory, 1 << 20);
     let device = Device::new(0);
     assert_eq!(device.context.mem_get_info().expect("sizes"), (1 << 20, 1 << 20));
@@ -82,7 +82,7 @@ fn cuda_memory_is_as_large_as_it_was_set() {
 
 #[test]
 fn cuda_device_without_pools_allocates_synchronously() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     driver.set(Setting::Pools, 0);
     let device = Device::new(0);
     assert!(!device.context.has_async_alloc());
@@ -97,7 +97,7 @@ fn cuda_device_without_pools_allocates_synchronously() {
 /// The source of a copy may change after the call when it is pageable, and not when it is pinned.
 #[test]
 fn cuda_pinned_source_is_read_when_the_copy_runs() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let mut x = device.room(2);
     let mut pageable = vec![1.0_f32, 2.0];
@@ -123,7 +123,7 @@ fn cuda_pinned_source_is_read_when_the_copy_runs() {
 
 #[test]
 fn cuda_pinned_target_has_the_bytes_when_the_stream_was_waited_for() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let x = device.numbers(&[1.0, 2.0]);
     // SAFETY: it is written before it is read.
@@ -137,7 +137,7 @@ fn cuda_pinned_target_has_the_bytes_when_the_stream_was_waited_for() {
 
 #[test]
 fn cuda_pinned_memory_freed_under_a_copy_is_an_error() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let mut x = device.room(2);
     // SAFETY: nobody reads it.
@@ -151,7 +151,7 @@ fn cuda_pinned_memory_freed_under_a_copy_is_an_error() {
 /// A copy to pageable memory: by default done when the call returns, strictly only when the stream was waited for.
 #[test]
 fn cuda_pageable_target_is_late_when_strict() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let x = device.numbers(&[1.0, 2.0]);
     let mut target = [0.0_f32; 2];
@@ -166,7 +166,7 @@ fn cuda_pageable_target_is_late_when_strict() {
 
 #[test]
 fn cuda_leaks_are_counted() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let before = driver.statistics();
     {
         let device = Device::new(0);
@@ -191,4 +191,24 @@ fn cuda_leaks_are_counted() {
     assert_eq!(after.live_allocations, 1, "the forgotten pinned slice holds its context");
     driver.reset();
     assert_eq!(driver.statistics(), before, "a reset frees everything");
+}
+
+/// What nobody freed when the last holder of the context let it go.
+#[test]
+fn cuda_memory_that_outlives_its_context_is_a_leak() {
+    let Some(driver) = calm_driver() else { return };
+    for forgotten in [0, 1, 2] {
+        calm(&driver);
+        let device = Device::new(0);
+        let kept = device.numbers(&[1.0]);
+        for _ in 0..forgotten {
+            // SAFETY: nobody uses it.
+            unsafe { result::malloc_sync(64) }.expect("memory");
+        }
+        drop(kept);
+        assert_eq!(driver.statistics().leaked, 0, "the context lives");
+        drop(device);
+        let after = driver.statistics();
+        assert_eq!((after.leaked, after.live_allocations, after.live_contexts), (forgotten, 0, 0));
+    }
 }

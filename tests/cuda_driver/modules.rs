@@ -5,8 +5,8 @@ use cudarc::driver::sys;
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 
-use crate::fake_driver::{Setting, fake_driver};
-use crate::{Code, Device, blocks_of, code};
+use crate::fake_driver::Setting;
+use crate::{Code, Device, blocks_of, calm_driver, code};
 
 const ROWS: &str = include_str!("../../kernels/ptx/rows.ptx");
 
@@ -18,7 +18,7 @@ fn load(text: &str, kernel: &str) -> Result<(), DriverError> {
 
 #[test]
 fn cuda_kernel_must_be_in_text_and_table() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     assert_eq!(code(load(ROWS, "ictus_add")), Code::CUDA_SUCCESS);
     assert_eq!(code(load(ROWS, "ictus_ad")), Code::CUDA_ERROR_NOT_FOUND, "a part of a name");
     assert_eq!(code(load(ROWS, "ictus_rope")), Code::CUDA_ERROR_NOT_FOUND, "another module's");
@@ -30,7 +30,7 @@ fn cuda_kernel_must_be_in_text_and_table() {
 
 #[test]
 fn cuda_text_that_is_not_of_its_source_is_refused() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let count = ".param .u64 ictus_add_param_2";
     for (from, to) in
         [(count, ".param .u32 ictus_add_param_2"), (&format!(",\n\t{count}"), ""), (".maxntid 256", ".maxntid 128")]
@@ -43,7 +43,7 @@ fn cuda_text_that_is_not_of_its_source_is_refused() {
 
 #[test]
 fn cuda_module_must_suit_driver_and_device() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let answer = |from: &str, to: &str| code(load(&ROWS.replace(from, to), "ictus_add"));
     assert_eq!(answer(".version 8.0", ".version 9.5"), Code::CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
     assert_eq!(answer(".version 8.0", ""), Code::CUDA_ERROR_INVALID_PTX);
@@ -59,7 +59,7 @@ fn cuda_module_must_suit_driver_and_device() {
 
 #[test]
 fn cuda_grids_and_blocks_are_checked() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let (x, y) = (device.numbers(&[1.0]), device.numbers(&[1.0]));
     let launch = |grid_dim, block_dim, shared_mem_bytes| {
@@ -85,7 +85,7 @@ fn cuda_grids_and_blocks_are_checked() {
 /// Arguments are taken at the call.
 #[test]
 fn cuda_arguments_are_those_of_the_call() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let (mut x, y) = (device.numbers(&[1.0, 2.0]), device.numbers(&[10.0, 20.0]));
     let mut count = 1_u64;
@@ -98,7 +98,7 @@ fn cuda_arguments_are_those_of_the_call() {
 
 #[test]
 fn cuda_sizes_of_arguments_can_be_asked_for() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let module =
         device.context.load_module(Ptx::from_src(include_str!("../../kernels/ptx/embed.ptx"))).expect("a module");
@@ -118,7 +118,7 @@ fn cuda_sizes_of_arguments_can_be_asked_for() {
 
 #[test]
 fn cuda_stale_handles_are_refused() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let stream = result::stream::create(result::stream::StreamKind::NonBlocking).expect("a stream");
     for expected in [Code::CUDA_SUCCESS, Code::CUDA_ERROR_INVALID_HANDLE] {

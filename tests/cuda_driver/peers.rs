@@ -2,12 +2,12 @@
 
 use cudarc::driver::{CudaContext, sys};
 
-use crate::fake_driver::{Setting, fake_driver};
-use crate::{Code, Device, code};
+use crate::fake_driver::Setting;
+use crate::{Code, Device, calm_driver, code};
 
 #[test]
 fn cuda_devices_are_as_many_as_were_set() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     assert_eq!(CudaContext::device_count().expect("a number"), 1);
     assert_eq!(code(CudaContext::new(1)), Code::CUDA_ERROR_INVALID_DEVICE);
     driver.set(Setting::Devices, 3);
@@ -24,7 +24,7 @@ fn cuda_devices_are_as_many_as_were_set() {
 
 #[test]
 fn cuda_memory_goes_from_device_to_device() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     driver.set(Setting::Devices, 2);
     let (first, second) = (Device::new(0), Device::new(1));
     let mut x = first.numbers(&[1.0, 2.0]);
@@ -38,7 +38,7 @@ fn cuda_memory_goes_from_device_to_device() {
 /// A kernel sees the memory of another device only after access was enabled.
 #[test]
 fn cuda_kernels_reach_another_device_only_when_it_is_enabled() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let enable = |peers: u64| {
         driver.reset();
         driver.set(Setting::Devices, 2);
@@ -64,7 +64,7 @@ fn cuda_kernels_reach_another_device_only_when_it_is_enabled() {
 
 #[test]
 fn cuda_streams_and_kernels_belong_to_their_device() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     driver.set(Setting::Devices, 2);
     let (first, second) = (Device::new(0), Device::new(1));
     let (mut x, y) = (second.numbers(&[1.0]), second.numbers(&[10.0]));

@@ -4,12 +4,12 @@ use std::sync::Mutex;
 
 use cudarc::driver::{CudaEvent, result, sys};
 
-use crate::fake_driver::{Setting, fake_driver};
-use crate::{Code, Device, code};
+use crate::fake_driver::Setting;
+use crate::{Code, Device, calm_driver, code};
 
 #[test]
 fn cuda_nothing_runs_before_a_synchronisation() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let (mut x, y) = (device.numbers(&[1.0, 2.0]), device.numbers(&[10.0, 20.0]));
     device.add(&mut x, &y).expect("a launch");
@@ -36,7 +36,7 @@ fn across(is_waited_for: bool, device: &Device) -> Result<Vec<f32>, Code> {
 
 #[test]
 fn cuda_forgotten_wait_meets_unwritten_memory() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     assert_eq!(across(true, &Device::new(0)), Ok(vec![11.0, 22.0]));
     assert_eq!(across(false, &Device::new(0)), Err(Code::CUDA_ERROR_LAUNCH_FAILED));
     let text = driver.error_text();
@@ -46,12 +46,12 @@ fn cuda_forgotten_wait_meets_unwritten_memory() {
 /// What runs at once hides the mistake, and in any legal order some orders show it; a program that waits has one result in all of them.
 #[test]
 fn cuda_orders_differ_where_a_wait_is_missing() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     driver.set(Setting::Order, 1);
     assert_eq!(across(false, &Device::new(0)), Ok(vec![11.0, 22.0]));
     let mut shown = 0;
     for seed in 0..20 {
-        driver.reset();
+        crate::calm(&driver);
         driver.set(Setting::Order, 2);
         driver.set(Setting::Seed, seed);
         assert_eq!(across(true, &Device::new(0)), Ok(vec![11.0, 22.0]), "seed {seed}");
@@ -62,7 +62,7 @@ fn cuda_orders_differ_where_a_wait_is_missing() {
 
 #[test]
 fn cuda_memory_of_another_stream_is_there_only_after_a_wait() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let other = device.context.new_stream().expect("a stream");
     let mut x = device.stream.alloc_zeros::<f32>(2).expect("memory");
@@ -70,7 +70,7 @@ fn cuda_memory_of_another_stream_is_there_only_after_a_wait() {
     assert_eq!(code(other.synchronize()), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
     assert!(driver.error_text().contains("that its stream has not made yet"), "{}", driver.error_text());
 
-    driver.reset();
+    crate::calm(&driver);
     let device = Device::new(0);
     let other = device.context.new_stream().expect("a stream");
     let (mut x, y) = (device.numbers(&[1.0]), device.stream.alloc_zeros::<f32>(1).expect("memory"));
@@ -81,7 +81,7 @@ fn cuda_memory_of_another_stream_is_there_only_after_a_wait() {
 
 #[test]
 fn cuda_memory_freed_before_its_use_is_an_error() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let (mut x, y) = (device.numbers(&[1.0]), device.numbers(&[2.0]));
     let other = device.context.new_stream().expect("a stream");
@@ -95,7 +95,7 @@ fn cuda_memory_freed_before_its_use_is_an_error() {
 
 #[test]
 fn cuda_wait_is_for_the_recording_that_was_the_last_at_the_call() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let other = device.context.new_stream().expect("a stream");
     let mut x = device.room(1);
@@ -115,7 +115,7 @@ fn cuda_wait_is_for_the_recording_that_was_the_last_at_the_call() {
 
 #[test]
 fn cuda_polling_ends() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let (mut x, y) = (device.numbers(&[0.0]), device.numbers(&[1.0]));
     let other = device.context.new_stream().expect("a stream");
@@ -133,7 +133,7 @@ fn cuda_polling_ends() {
 
 #[test]
 fn cuda_events_measure_time() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let timed = || device.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).expect("an event");
     let (from, to): (CudaEvent, CudaEvent) = (timed(), timed());
@@ -148,7 +148,7 @@ fn cuda_events_measure_time() {
 
 #[test]
 fn cuda_work_of_a_dropped_stream_is_done() {
-    let Some(_driver) = fake_driver() else { return };
+    let Some(_driver) = calm_driver() else { return };
     let device = Device::new(0);
     let mut x = device.room(1);
     let other = device.context.new_stream().expect("a stream");
@@ -174,7 +174,7 @@ fn cuda_host_functions_run_in_order_and_without_the_drivers_lock() {
             (free as u64, total as u64)
         }
     }
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     driver.set(Setting::Memory, 4096);
     let device = Device::new(0);
     let x = device.room(1);
@@ -192,7 +192,7 @@ fn cuda_host_functions_run_in_order_and_without_the_drivers_lock() {
 
 #[test]
 fn cuda_threads_drive_streams_of_their_own() {
-    let Some(driver) = fake_driver() else { return };
+    let Some(driver) = calm_driver() else { return };
     let device = Device::new(0);
     let sums: Vec<Vec<f32>> = std::thread::scope(|scope| {
         let run = |number: u32| {
