@@ -16,8 +16,8 @@ use cudarc::driver::CudaEvent;
 use super::driver::{At, Driver, Memory, Pinned};
 use crate::backend::BackendError;
 
-/// Bytes of a half: block tables of 64 sequences of 32,000 tokens, and as much again.
-pub(super) const ARENA_BYTES: usize = 1 << 20;
+/// Bytes of a half: block tables of 64 sequences of 64,000 tokens, masks of as many rows over 256,000 tokens, and some room.
+pub(super) const ARENA_BYTES: usize = 4 << 20;
 /// Places are multiples of this.
 const ALIGNMENT_BYTES: usize = 16;
 
