@@ -64,12 +64,13 @@ fn device_sizes() -> Sizes {
 fn simulated_sizes() -> Sizes {
     Sizes {
         is_device: false,
-        model: model(1, 64, 96, [4, 2, 16], 80),
+        // Heads as tensor cores take them, and a segment that lanes can share.
+        model: model(1, 64, 96, [4, 2, 64], 80),
         weight_bytes: 1,
         stream_elements: 1 << 10,
         rows: &[1, 5, 20],
         lanes: &[1, 3],
-        context: 20,
+        context: 270,
         prompt: 18,
         least_seconds: 0.0,
         steps: 1,
@@ -251,44 +252,66 @@ impl Bench {
         }
     }
 
-    /// One token of each lane over its context, and one lane's prompt.
-    fn attention(&self) {
+    /// Attention: exact, and on tensor cores.
+    fn attention(&mut self) {
+        self.attention_over(&[KvType::F16, KvType::F32]);
+        let exact = std::mem::replace(&mut self.backend, backend_in(Arithmetic::Fast));
+        self.attention_over(&[KvType::F16]);
+        self.backend = exact;
+    }
+
+    /// One token of each lane over its context, with and without a prefix that all share; one lane's prompt, from nothing and behind cached pages.
+    fn attention_over(&self, elements: &[KvType]) {
         let Sizes { lanes, context, prompt, .. } = self.sizes;
         let ModelConfig { n_heads, n_kv_heads, head_dim, attention_scale, .. } = self.sizes.model;
         let most = lanes.iter().copied().max().unwrap_or(1);
         let shape = AttentionShape { n_heads, n_kv_heads, head_dim, scale: attention_scale, window: None };
-        for element in [KvType::F16, KvType::F32] {
-            let pages_each = context.max(prompt).div_ceil(16);
+        for &element in elements {
+            let pages_each = (context + prompt).div_ceil(16);
             let pool =
                 KvShape { layers: 1, n_kv_heads, head_dim, page_size_tokens: 16, pages: most * pages_each, element };
             let pages = self.backend.pages(&pool).expect("memory");
             let tables: Vec<Vec<u32>> =
                 (0..most).map(|lane| (0..pages_each).map(|page| (page * most + lane) as u32).collect()).collect();
-            let decode =
-                |lane: usize| Span { first_row: lane, rows: 1, start: context - 1, block_table: &tables[lane] };
-            let mut cases: Vec<(&str, Vec<Span<'_>>)> =
-                lanes.iter().map(|&lanes| ("attention_decode", (0..lanes).map(decode).collect())).collect();
-            let whole = Span { first_row: 0, rows: prompt, start: 0, block_table: &tables[0] };
-            cases.push(("attention_prefill", vec![whole]));
-            for (test, spans) in cases {
+            // Whole segments of 256 positions before the last one.
+            let prefix = (context - 1) / 256 * 256;
+            let over_prefix = |table: &Vec<u32>| [&tables[0][..prefix / 16], &table[prefix / 16..]].concat();
+            let shared: Vec<Vec<u32>> = tables.iter().map(over_prefix).collect();
+            let mut cases: Vec<(&str, Vec<Span<'_>>, usize)> = Vec::new();
+            for &lanes in lanes {
+                cases.push(("attention_decode", decode(&tables[..lanes], context - 1), lanes * context));
+                if lanes > 1 && prefix > 0 {
+                    let held = prefix + lanes * (context - prefix);
+                    cases.push(("attention_decode_shared", decode(&shared[..lanes], context - 1), held));
+                }
+            }
+            for start in [0, context] {
+                let span = Span { first_row: 0, rows: prompt, start, block_table: &tables[0] };
+                cases.push(("attention_prefill", vec![span], start + prompt));
+            }
+            for (test, spans, held) in cases {
                 let rows: usize = spans.iter().map(|span| span.rows).sum();
                 let (queries, mut out) = (self.rows(rows, n_heads * head_dim), self.rows(rows, n_heads * head_dim));
-                // Of each row the positions up to its own; of each lane every position once.
+                // Of each row the positions up to its own; of each page every position once.
                 let seen: usize =
                     spans.iter().map(|span| (span.start + 1..=span.start + span.rows).sum::<usize>()).sum();
-                let held: usize = spans.iter().map(|span| span.start + span.rows).sum();
                 let cost = Cost {
                     bytes: (held * 2 * n_kv_heads * head_dim * element.bytes() + 8 * rows * n_heads * head_dim) as f64,
                     operations: (4 * seen * n_heads * head_dim) as f64,
                 };
-                let fields =
-                    json!({ "kv": format!("{element:?}"), "lanes": spans.len(), "rows": rows, "positions": held });
+                let fields = json!({ "kv": format!("{element:?}"), "arithmetic": self.backend.arithmetic().name(),
+                    "lanes": spans.len(), "rows": rows, "positions": held });
                 self.measure(test, fields, cost, |backend, _| {
                     backend.attention(&queries, &pages, 0, &shape, &spans, &mut out);
                 });
             }
         }
     }
+}
+
+/// A row of each table's sequence.
+fn decode(tables: &[Vec<u32>], start: usize) -> Vec<Span<'_>> {
+    tables.iter().enumerate().map(|(first_row, block_table)| Span { first_row, rows: 1, start, block_table }).collect()
 }
 
 /// Whole steps: every lane feeds the token that it picked.

@@ -1,5 +1,5 @@
-//! Attention of the CUDA backend: rows that are split by position, segments that several sequences share, rows that are walked. Whoever computes a row, beside
-//! whomever, its bits are those of its sequence alone.
+//! Attention of the CUDA backend, in both arithmetics: rows that are split by position, segments that several sequences share, rows that are walked. Whoever
+//! computes a row, beside whomever, its bits are those of its sequence alone.
 //!
 //! Runs on simulated devices, or on the machine's: tests/common/cuda_device.rs. The kernels one by one: tests/cuda/attention.rs.
 
@@ -13,11 +13,14 @@ mod model;
 #[path = "common/random.rs"]
 mod random;
 
+use std::collections::HashMap;
+
 use cuda_device::{TestDevice, backend, test_device};
 use ictus::backend::cuda::CudaBackend;
-use ictus::backend::{AttentionShape, Backend, KvShape, KvType, Span};
-use ictus::checkpoint::Checkpoint;
-use ictus::runtime::{Answers, Feed, Input, Runtime, SeqHandle, Want};
+use ictus::backend::{Arithmetic, AttentionShape, Backend, KvShape, KvType, Span};
+use ictus::checkpoint::{Checkpoint, Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
+use ictus::runtime::{Answers, Feed, Input, ModelRuntime, PagedIdentity, Runtime, SeqHandle, Want};
+use ictus::tensor::{Bytes, DType, Tensor};
 use random::Random;
 
 const SEGMENT: usize = 256;
@@ -150,6 +153,17 @@ fn check(random: &mut Random, case: &Case<'_>, what: &str) {
     }
 }
 
+/// A pool's first sequence, and some that share its pages: few rows are split, many are walked.
+fn company(random: &mut Random) -> Vec<Rows> {
+    let mut rows = vec![Rows { rows: 1, start: random.between(600, 700), shared: 0 }];
+    for _ in 0..random.between(3, 6) {
+        let shared = random.between(0, 600);
+        let count = *random.pick(&[1, 1, 1, 3, 12]);
+        rows.push(Rows { rows: count, start: shared + random.below(100), shared });
+    }
+    rows
+}
+
 /// Promise 1 over pages that sequences share, in shapes of every kind: windows, short and long rows, prefixes that end inside of a page or segment.
 #[test]
 fn cuda_attention_of_a_sequence_has_the_same_bits_beside_any_that_share_its_pages() {
@@ -163,15 +177,33 @@ fn cuda_attention_of_a_sequence_has_the_same_bits_beside_any_that_share_its_page
     ];
     for (shape, element, page_size) in shapes {
         let backend = backend();
-        let mut rows = vec![Rows { rows: 1, start: random.between(600, 700), shared: 0 }];
-        for _ in 0..random.between(3, 6) {
-            let shared = random.between(0, 600);
-            // Few rows are split, many are walked.
-            let count = *random.pick(&[1, 1, 1, 3, 12]);
-            rows.push(Rows { rows: count, start: shared + random.below(100), shared });
-        }
+        let rows = company(&mut random);
         let case = Case::new(&mut random, &backend, shape, element, page_size, &rows);
         check(&mut random, &case, &format!("{shape:?} {element:?}"));
+    }
+}
+
+/// The same on tensor cores, whose bits are others; and where they serve neither the pages nor the heads, the bits of exact arithmetic.
+#[test]
+fn cuda_fast_attention_of_a_sequence_has_the_same_bits_beside_any_that_share_its_pages() {
+    let Some(_device) = test_device() else { return };
+    let mut random = Random::new("fast attention in company");
+    let shapes = [
+        (shape(8, 2, 64, None), KvType::F16, 16, true),
+        (shape(3, 1, 96, Some(300)), KvType::F16, 8, true),
+        (shape(5, 1, 128, Some(40)), KvType::F16, 16, true),
+        (shape(2, 1, 256, None), KvType::F16, 32, true),
+        (shape(2, 2, 64, None), KvType::F32, 16, false),
+        (shape(4, 2, 32, None), KvType::F16, 16, false),
+    ];
+    for (shape, element, page_size, is_fast) in shapes {
+        let [fast, exact] = [Arithmetic::Fast, Arithmetic::Exact].map(|how| backend().with_arithmetic(how));
+        let rows = company(&mut random);
+        let key = random.key();
+        let case = Case::new(&mut Random::from_key(key), &fast, shape, element, page_size, &rows);
+        check(&mut random, &case, &format!("{shape:?} {element:?}"));
+        let other = Case::new(&mut Random::from_key(key), &exact, shape, element, page_size, &rows);
+        assert_eq!(case.run(&[0]) != other.run(&[0]), is_fast, "{shape:?} {element:?}");
     }
 }
 
@@ -245,4 +277,104 @@ fn cuda_lanes_over_one_prefix_have_the_bits_of_each_alone() {
         }
         assert!(rows.windows(2).all(|pair| pair[0] != pair[1]), "{name}: each lane has a row of its own");
     }
+}
+
+/// Two layers with heads of 64 dimensions, which tensor cores serve.
+fn config() -> ModelConfig {
+    ModelConfig {
+        family: Family::Llama,
+        architecture: "llama".into(),
+        layers: 2,
+        hidden: 64,
+        ffn_hidden: 32,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 64,
+        vocab: 48,
+        context_tokens: 512,
+        norm_epsilon: 1e-5,
+        attention_scale: 0.125,
+        rope: RopeConfig {
+            pairing: RopePairing::Halves,
+            dims: 64,
+            base: 1e4,
+            local_base: None,
+            scaling: RopeScaling::None,
+        },
+        window: None,
+    }
+}
+
+/// Weights for it; the embedding is the output layer too.
+fn tensors(random: &mut Random, config: &ModelConfig) -> HashMap<String, Tensor> {
+    let ModelConfig { layers, hidden, ffn_hidden, n_heads, n_kv_heads, head_dim, vocab, .. } = *config;
+    let mut tensor = |rows: usize, cols: usize, size: f32| {
+        let values: Vec<f32> = (0..rows * cols).map(|_| size * number(random)).collect();
+        Tensor { dtype: DType::F32, rows, cols, data: Bytes::from_f32(&values) }
+    };
+    let mut all = HashMap::from([
+        ("token_embd.weight".to_owned(), tensor(vocab, hidden, 1.0)),
+        ("output_norm.weight".to_owned(), tensor(1, hidden, 1.0)),
+    ]);
+    for layer in 0..layers {
+        let parts = [
+            ("attn_q", n_heads * head_dim, hidden, 0.5),
+            ("attn_k", n_kv_heads * head_dim, hidden, 0.5),
+            ("attn_v", n_kv_heads * head_dim, hidden, 0.3),
+            ("attn_output", hidden, n_heads * head_dim, 0.2),
+            ("ffn_gate", ffn_hidden, hidden, 0.2),
+            ("ffn_up", ffn_hidden, hidden, 0.2),
+            ("ffn_down", hidden, ffn_hidden, 0.2),
+            ("attn_norm", 1, hidden, 1.0),
+            ("ffn_norm", 1, hidden, 1.0),
+        ];
+        for (name, rows, cols, size) in parts {
+            all.insert(format!("blk.{layer}.{name}.weight"), tensor(rows, cols, size));
+        }
+    }
+    all
+}
+
+/// Promise 1 for whole steps of fast arithmetic: a prompt in one piece, in chunks, token by token, beside others that share its pages, has the same bits;
+/// they are not those of exact arithmetic, and near them.
+#[test]
+fn cuda_fast_steps_have_the_same_bits_in_chunks_and_in_company() {
+    let Some(_device) = test_device() else { return };
+    let mut random = Random::new("fast steps");
+    let config = config();
+    let tensors = tensors(&mut random, &config);
+    let options = model::options(KvType::F16, 320);
+    let runtime = |arithmetic: Arithmetic| {
+        let backend = backend().with_arithmetic(arithmetic);
+        ModelRuntime::new(backend, &config, &tensors, &options, PagedIdentity::default()).expect("the model loads")
+    };
+    let mut fast = runtime(Arithmetic::Fast);
+    let prompt: Vec<u32> = (0..SEGMENT as u32 + 9).map(|i| 3 + i * 7 % 40).collect();
+    let last = prompt.len() - 1;
+    let whole = model::rows_at(&mut fast, &prompt, &[last]).remove(0);
+    let cuts = [random.between(1, 100), random.between(101, 255), 256, 257, last - 1, last];
+    assert_eq!(bits(&model::rows_at(&mut fast, &prompt, &cuts)[5]), bits(&whole), "in chunks {cuts:?}");
+    // Others with the same first segment, one of them with many rows of its own, in the step of the last token.
+    let sequence = fast.seq_create().expect("a sequence");
+    model::last_row(&mut fast, sequence, &prompt[..last]);
+    let others = [(); 2].map(|()| {
+        let other = fast.seq_create().expect("a sequence");
+        fast.seq_copy(sequence, other, SEGMENT as u64).expect("the source has it");
+        other
+    });
+    let rows: Vec<u32> = (5..25).collect();
+    let inputs = [(others[0], &rows[..1]), (sequence, &prompt[last..]), (others[1], &rows[..])];
+    let feeds = inputs.map(|(sequence, tokens)| Feed { sequence, input: Input::Tokens(tokens), want: Want::LastRow });
+    let mut answers = Answers::new();
+    fast.step(&feeds, &mut answers).expect("the step runs");
+    assert_eq!(bits(answers.row(1).expect("a row")), bits(&whole), "in company");
+    let exact: Vec<f64> = model::rows_at(&mut runtime(Arithmetic::Exact), &prompt, &[last])[0]
+        .iter()
+        .map(|&logit| f64::from(logit))
+        .collect();
+    let difference = model::max_difference(&whole, &exact);
+    let most = exact.iter().fold(0.0_f64, |most, logit| most.max(logit.abs()));
+    println!("difference {difference:.1e} of {most:.1}");
+    // Queries and weights are rounded to 2^-11 in two layers.
+    assert!(difference > 0.0 && difference < most / 256.0, "{difference:e} of {most}");
 }
