@@ -35,7 +35,7 @@ pub struct ModelOptions {
     /// Threads of the host that compute in place of the engine's own, `threads` of them at a time; none is the engine's own. Results are
     /// the same.
     pub host_threads: Option<HostThreads>,
-    /// How products with quantised weights are computed: exact, or faster with rounded activations. A CUDA device is exact only.
+    /// How products are computed: exact, or faster with rounded activations, where the weights are quantised and on CUDA devices also where they have 16 bits.
     pub arithmetic: Arithmetic,
     /// Element type of cached keys and values; none is single precision, which rounds nothing, for exact arithmetic and half precision for
     /// fast: that rounding is a fortieth of the activations'.
