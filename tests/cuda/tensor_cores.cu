@@ -83,3 +83,6 @@ EXPORT(good_matrices, 32)
 
 KERNEL(32) good_to_bf16(Ptr<u16> out, Ptr<const f32> x) { out[threadIdx.x] = to_bf16(x[threadIdx.x]); }
 EXPORT(good_to_bf16, 32)
+
+KERNEL(32) good_warp_or(Ptr<u32> out, Ptr<const u32> in) { out[threadIdx.x] = warp_or(in[threadIdx.x]); }
+EXPORT(good_warp_or, 32)

@@ -117,3 +117,18 @@ fn cuda_numbers_round_to_bf16_as_on_the_host() {
         assert_eq!(got, expected, "{:x}", bits(&[*x])[0]);
     }
 }
+
+/// Not of the tensor cores, but of the kernels that use them: every lane gets the bits that any has.
+#[test]
+fn cuda_lanes_share_their_bits() {
+    let Some(mut device) = device() else { return };
+    let mut random = Random::new("warp or");
+    let words: Vec<u32> = (0..32).map(|_| 1 << random.below(32)).collect();
+    let expected = words.iter().fold(0, |all, word| all | word);
+    let got = device.in_every_schedule(|device| {
+        let (out, words) = (device.room::<u32>(32), device.upload(&words));
+        device.launch("good_warp_or", [1, 1, 1], args![out, words]);
+        device.read::<u32>(out)
+    });
+    assert_eq!(got, vec![expected; 32]);
+}
