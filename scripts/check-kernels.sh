@@ -22,7 +22,7 @@ compile() {
     name=$(basename "$1" .cu)
     "$home/bin/nvcc" -std=c++17 -arch=compute_80 --ptx -fmad=false -o "$work/$name.raw" "$1"
     # Names of what is private to a file carry a hash of where the file lies, which is not the same in another folder.
-    sed -E -e 's/^\.version .*/.version 8.0/' -e 's/_INTERNAL_[0-9a-f]{8}_([0-9]+_[a-z_]+_cu)_[0-9a-f]{8}/_INTERNAL_00000000_\1_00000000/g' \
+    sed -E -e 's/^\.version .*/.version 8.0/' -e 's/_INTERNAL_[0-9a-f]{8}_([0-9]+_[a-z0-9_]+_cu)_[0-9a-f]{8}/_INTERNAL_00000000_\1_00000000/g' \
         "$work/$name.raw" > "$work/$name.ptx"
 }
 # One PTX file for one architecture; a line per kernel.
