@@ -54,6 +54,7 @@ pub(crate) enum Setting {
 }
 
 /// Where an error can be injected. The numbers are those of `Point` in kernels/sim/driver.h.
+#[allow(dead_code, reason = "not every test file that takes this module uses all of it")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Point {
     Init = 0,
