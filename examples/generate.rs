@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ictus::chat::{ChatOptions, Message};
 use ictus::engine::{Engine, PlanBuilder, StrategyBuilder};
-use ictus::record::constant::{finish, sampling, sampling_flag};
+use ictus::record::constant::{finish, sampling, sampling_flag, tick_flag};
 use ictus::record::view::Plain;
 use ictus::record::{LaneAdmit, LaneLogprob};
 use ictus::ring::{MemoryRings, Rings};
@@ -293,7 +293,7 @@ fn run(args: &Args, model: &Model, prompt: &[u32], interrupted: &AtomicBool) -> 
             run.finish = "cancelled";
             break;
         }
-        let mut plan = PlanBuilder::new(seq).prefill_budget(CHUNK_TOKENS);
+        let mut plan = PlanBuilder::new(seq).flags(tick_flag::CAPTURE_OK).prefill_budget(CHUNK_TOKENS);
         if seq == 1 {
             plan = plan.admit_with(
                 |admit| *admit = LaneAdmit { prompt: staged, strategy_slot, grammar_handle, ..args.admit },

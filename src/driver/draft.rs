@@ -8,6 +8,7 @@ use super::job::Live;
 use super::lanes::Slot;
 use super::scheduler::{Retire, Scheduler};
 use crate::engine::PlanBuilder;
+use crate::record::constant::tick_flag;
 use crate::record::{RecordArena, TickPlan};
 
 /// How much of the full plan is drafted. Each level asks for less memory than the one before (see `ladder.rs`).
@@ -70,6 +71,7 @@ impl Scheduler {
         let tokens: u32 = acts.iter().map(|act| act.prefill).fold(0, u32::saturating_add);
         let lanes = u32::try_from(self.lanes.capacity()).unwrap_or(u32::MAX);
         let mut builder = PlanBuilder::new(plan_seq)
+            .flags(tick_flag::CAPTURE_OK)
             .prefill_budget(tokens)
             .max_decode_lanes(lanes)
             .protected_quota(self.options.protected_cache_bytes);

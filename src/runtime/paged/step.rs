@@ -320,3 +320,57 @@ impl<B: Backend> ModelRuntime<B> {
 fn taken(picked: &Mutex<Outcome>) -> Outcome {
     picked.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::backend::KvType;
+    use crate::backend::cpu::CpuBackend;
+    use crate::checkpoint::Checkpoint;
+    use crate::runtime::{Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want};
+
+    /// A part of a step ends where the block tables of the next span would have no room, and no bit of a row depends on it.
+    #[test]
+    fn parts_end_where_block_tables_have_no_room() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/ictus-tiny.gguf");
+        let checkpoint = Checkpoint::open(file).expect("the model opens");
+        let options = PagedOptions {
+            kv_type: KvType::F32,
+            page_size_tokens: 4,
+            pool_pages: 64,
+            context_tokens: 64,
+            max_lanes: 8,
+            prefill_step_tokens: 128,
+            pass_rows: 0,
+            cache_resident_tokens: 0,
+            cache_exported_tokens: 0,
+        };
+        let tokens: Vec<u32> = (3..43).collect();
+        let lengths = [3, 20, 1, 9, 40];
+        // Room for all of it, for two short tables at most, for one table at a time.
+        let runs = [usize::MAX, 8, 1].map(|table_entries| {
+            let mut runtime = ModelRuntime::new(
+                CpuBackend::new(1),
+                checkpoint.config(),
+                &checkpoint,
+                &options,
+                PagedIdentity::default(),
+            )
+            .expect("the model loads");
+            runtime.table_entries = table_entries;
+            let sequences = lengths.map(|_| runtime.seq_create().expect("a sequence"));
+            let feed = |(sequence, length): (SeqHandle, usize)| Feed {
+                sequence,
+                input: Input::Tokens(&tokens[..length]),
+                want: Want::LastRow,
+            };
+            let feeds: Vec<Feed<'_>> = sequences.into_iter().zip(lengths).map(feed).collect();
+            let mut answers = Answers::new();
+            runtime.step(&feeds, &mut answers).expect("the step runs");
+            let bits = |row: &[f32]| row.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+            let rows: Vec<Vec<u32>> = (0..lengths.len()).map(|row| bits(answers.row(row).expect("a row"))).collect();
+            (rows, runtime.rows.tokens.len())
+        });
+        assert_eq!(runs.each_ref().map(|(_, last_part)| *last_part), [73, 40, 40]);
+        assert!(runs.iter().all(|(rows, _)| *rows == runs[0].0), "bits differ");
+    }
+}
