@@ -5,7 +5,7 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{CudaGraph, result};
 
-use crate::fake_driver::Setting;
+use crate::fake_driver::{Point, Setting};
 use crate::{Code, Device, calm_driver, code};
 
 impl Device {
@@ -196,4 +196,32 @@ fn cuda_graph_has_the_same_result_in_any_legal_order() {
         let stale = unsafe { result::graph::launch(std::ptr::dangling_mut(), device.stream.cu_stream()) };
         assert_eq!(code(stale), Code::CUDA_ERROR_INVALID_HANDLE);
     }
+}
+
+/// Beginning, ending, making it executable and launching, each by itself; the stream and the graph are as before.
+#[test]
+fn cuda_calls_of_a_graph_fail_when_they_are_told_to() {
+    let Some(driver) = calm_driver() else { return };
+    let device = Device::new(0);
+    let (mut x, y) = (device.numbers(&[1.0]), device.numbers(&[10.0]));
+    let refused = Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    driver.inject(Point::Capture, 1, 900);
+    assert_eq!(code(device.stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)), refused);
+    for nth in [1, 2] {
+        device.begin();
+        device.add(&mut x, &y).expect("a launch");
+        driver.inject(Point::Capture, nth, 900);
+        assert_eq!(device.end().err(), Some(refused));
+        assert_eq!(device.stream.capture_status().expect("a status"), Status::CU_STREAM_CAPTURE_STATUS_NONE);
+        assert_eq!(driver.statistics().live_graphs, 0);
+    }
+    device.begin();
+    device.add(&mut x, &y).expect("a launch");
+    let graph = device.end().expect("a graph");
+    driver.inject(Point::Capture, 1, 900);
+    assert_eq!(code(graph.launch()), refused);
+    graph.launch().expect("a launch");
+    assert_eq!(device.read(&x), [11.0]);
+    let statistics = driver.statistics();
+    assert_eq!((statistics.launch_calls, statistics.launches, statistics.graph_launches), (3, 1, 1));
 }
