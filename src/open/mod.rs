@@ -77,6 +77,7 @@ pub struct Model {
 #[derive(Debug)]
 struct Inner {
     /// The file, wherever the host goes meanwhile.
+    #[cfg_attr(not(feature = "worker"), expect(dead_code, reason = "a worker alone opens it again"))]
     path: PathBuf,
     /// As the host chose them; a worker is told the same.
     asked: ModelOptions,

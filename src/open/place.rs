@@ -7,7 +7,6 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::cuda::{self, CudaBackend, CudaGroup, DeviceInfo};
 use crate::backend::{Arithmetic, BackendError};
 use crate::checkpoint::{Checkpoint, ModelConfig};
-#[cfg(feature = "cuda")]
 use crate::model;
 use crate::runtime::{MemoryPlan, PagedOptions, SharedWeights};
 
