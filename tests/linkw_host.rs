@@ -41,7 +41,7 @@ fn host_in_python_agrees_about_the_process() {
     agrees_about(&["process"]);
 }
 
-/// W-38, W-44, W-45, W-46, W-49, W-92; WS-12, WS-26. The rules of ticks stand beside each check.
+/// W-38, W-44, W-45, W-46, W-49, W-91, W-92; WS-12, WS-26. The rules of ticks stand beside each check.
 #[test]
 fn host_in_python_agrees_about_ticks() {
     agrees_about(&["ticks"]);

@@ -148,7 +148,7 @@ fn ws_12_fatal_tick_is_a_rejection() {
     }
 }
 
-/// W-65: what an engine does not offer is its typed refusal.
+/// W-62, W-65: what an engine does not offer is its typed refusal, and a cancel outside a transcription is ignored.
 #[test]
 fn what_the_engine_does_not_offer_is_unsupported() {
     let mut host = Host::of(|| Box::new(Slow::default()));
