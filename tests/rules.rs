@@ -70,6 +70,7 @@ const RULES: &[Section] = &[
     ("scenarios of the engine", "ES", &[(1, 11)]),
     ("names, arrays, records, arena", "A", &[(1, 7), (10, 24)]),
     ("functions of the C layer", "A", &[(30, 39)]),
+    ("scenarios of records and arrays", "AS", &[(1, 13)]),
     ("two facades, their surface", "X", &[(1, 7)]),
     ("identity and lifecycle", "X", &[(8, 12)]),
     ("admission", "X", &[(13, 20)]),
@@ -124,7 +125,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 /// The id at the start of a text, such as `TS-12`, and what follows it.
 fn id_at(text: &str) -> Option<(Id, &str)> {
     let (prefix, rest) = text.split_once('-')?;
-    let known = matches!(prefix, "T" | "S" | "R" | "E" | "A" | "X" | "W" | "TS" | "SS" | "RS" | "ES" | "XS" | "WS");
+    let known =
+        matches!(prefix, "T" | "S" | "R" | "E" | "A" | "X" | "W" | "AS" | "TS" | "SS" | "RS" | "ES" | "XS" | "WS");
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let number = rest.get(..digits)?.parse().ok()?;
     known.then(|| ((prefix.to_owned(), number), &rest[digits..]))
