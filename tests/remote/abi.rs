@@ -19,8 +19,11 @@ fn path() -> CString {
 }
 
 fn worker() -> Option<CString> {
-    let program = option_env!("CARGO_BIN_EXE_ictus-worker")?;
-    Some(CString::new(program).expect("no NUL"))
+    let program = option_env!("CARGO_BIN_EXE_ictus-worker");
+    if program.is_none() {
+        println!("skipped: a worker from C: the program is not built");
+    }
+    program.map(|program| CString::new(program).expect("no NUL"))
 }
 
 /// A model opened so, or the status and what was said.
@@ -121,10 +124,7 @@ fn story(model: ModelHandle, mut before: impl FnMut(u64)) -> Vec<u32> {
 
 #[test]
 fn model_opened_with_a_worker_has_the_tokens_of_one_in_process_also_when_that_is_killed() {
-    let Some(worker) = worker() else {
-        println!("skipped: a worker from C: the program is not built");
-        return;
-    };
+    let Some(worker) = worker() else { return };
     let here = open(&options(301, None)).expect("opened");
     let expected = story(here, |_| {});
     assert_eq!(expected.len(), 24);
