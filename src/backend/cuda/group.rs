@@ -244,7 +244,10 @@ impl Backend for CudaGroup {
     }
 
     fn resize(&self, buffer: &mut SpreadBuffer, rows: usize) -> Result<(), BackendError> {
-        buffer.cut(self.count())?;
+        if buffer.unit().is_some() {
+            // Whole rows are on every device, however narrow.
+            buffer.cut(self.count())?;
+        }
         if !buffer.wholes.is_empty() {
             let row_bytes = buffer.width.saturating_mul(size_of::<f32>());
             self.exchange.borrow_mut().reserve(&self.members, row_bytes)?;
