@@ -56,8 +56,10 @@ impl CudaBackend {
 
     /// Forgets all graphs, as memory moves.
     pub(super) fn forget_graphs(&self) -> Result<(), BackendError> {
-        self.settle()?;
-        self.driver().finish()?;
+        self.attempt(|| {
+            self.settle()?;
+            self.driver().finish()
+        })?;
         self.graphs.borrow_mut().clear();
         Ok(())
     }
