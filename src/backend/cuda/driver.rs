@@ -416,6 +416,14 @@ impl Driver {
     }
 }
 
+impl Drop for Driver {
+    /// Modules and graphs are let go behind it (`Launcher`, `CudaBackend`): by then nothing runs of them.
+    fn drop(&mut self) {
+        // A device that has failed runs nothing any more.
+        let _ = self.finish();
+    }
+}
+
 fn check(fits: bool, what: &str) -> Result<(), BackendError> {
     if fits { Ok(()) } else { Err(BackendError::Device { reason: format!("{what}: past the end") }) }
 }
