@@ -320,6 +320,7 @@ impl Backend for CudaBackend {
         self.launcher.prepare_type(tensor.dtype)?;
         if self.arithmetic == Arithmetic::Fast {
             self.launcher.prepare_fast(tensor.dtype, tensor.cols)?;
+            self.make_ready(tensor.cols)?;
         }
         let memory = self.driver().memory(tensor.data.len())?;
         self.attempt(|| self.driver().fill(&memory, tensor.data.as_slice()))?;
