@@ -29,7 +29,7 @@ pub use self::parts::{SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
 use self::parts::{part_of, places, shape_of, spread_out, whether, wrong};
 use super::driver::At;
 use super::peers::{Cut, Exchange, HALF_BYTES};
-use super::{Buffer, CudaBackend, DeviceInfo, Matrix, Vector};
+use super::{Buffer, CudaBackend, DeviceInfo, Matrix, Vector, angles_of};
 use crate::backend::{
     Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, Picked, Product, RopeTable, Span, Spread,
 };
@@ -372,12 +372,7 @@ impl Backend for CudaGroup {
         }
         self.run(|| {
             let mut host = self.host.borrow_mut();
-            host.clear();
-            host.resize(out.rows * out.width, 0.0);
-            for span in spans {
-                let rows = host.chunks_exact_mut(out.width).skip(span.first_row).take(span.rows);
-                rows.enumerate().for_each(|(row, angles)| table.angles(span.start + row, angles));
-            }
+            angles_of(table, spans, [out.rows, out.width], &mut host);
             let mut each = self.members.iter().zip(&mut out.wholes);
             each.try_for_each(|(member, out)| member.write(out, 0, &host))?;
             out.wrote_wholes();

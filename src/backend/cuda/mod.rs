@@ -291,6 +291,16 @@ fn inside(fits: bool, what: &str) -> Result<(), BackendError> {
     if fits { Ok(()) } else { Err(BackendError::Device { reason: what.to_owned() }) }
 }
 
+/// The angles of the rows of spans, `[rows, width]`; of rows that no span has they are 0.
+fn angles_of(table: &RopeTable, spans: &[Span<'_>], [rows, width]: [usize; 2], out: &mut Vec<f32>) {
+    out.clear();
+    out.resize(rows * width, 0.0);
+    for span in spans {
+        let rows = out.chunks_exact_mut(width).skip(span.first_row).take(span.rows);
+        rows.enumerate().for_each(|(row, angles)| table.angles(span.start + row, angles));
+    }
+}
+
 /// Whether a tensor has whole rows.
 fn check_tensor(tensor: &Tensor, operation: &'static str) -> Result<(), BackendError> {
     let row_bytes = tensor.dtype.row_bytes(tensor.cols).filter(|_| tensor.cols > 0);
@@ -435,12 +445,7 @@ impl Backend for CudaBackend {
         }
         self.run(|| {
             let mut host = self.host.borrow_mut();
-            host.clear();
-            host.resize(out.rows * out.width, 0.0);
-            for span in spans {
-                let rows = host.chunks_exact_mut(out.width).skip(span.first_row).take(span.rows);
-                rows.enumerate().for_each(|(row, angles)| table.angles(span.start + row, angles));
-            }
+            angles_of(table, spans, [out.rows, out.width], &mut host);
             self.fill(out.values().cast(), bytemuck::cast_slice(&host))
         });
     }

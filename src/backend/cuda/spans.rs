@@ -150,7 +150,7 @@ fn lay_out(
 
 impl SpanLists {
     pub(super) fn new(driver: &Driver, words: usize) -> Result<Self, BackendError> {
-        let bytes = words.max(1) * size_of::<u32>();
+        let bytes = words.max(1).saturating_mul(size_of::<u32>());
         let (pinned, device) = (driver.pinned(bytes)?, driver.memory(bytes)?);
         Ok(Self {
             pinned,
@@ -164,7 +164,7 @@ impl SpanLists {
 
     /// Makes room for so many words.
     pub(super) fn reserve(&mut self, driver: &Driver, words: usize) -> Result<(), BackendError> {
-        if words * size_of::<u32>() > self.pinned.len() {
+        if words.saturating_mul(size_of::<u32>()) > self.pinned.len() {
             let splits = core::mem::take(&mut self.splits);
             *self = Self { splits, ..Self::new(driver, words)? };
         }
