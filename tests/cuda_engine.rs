@@ -18,7 +18,7 @@ mod model;
 #[path = "common/random.rs"]
 mod random;
 
-use cuda_device::{Point, Setting, TestDevice, backend, simulated, test_device};
+use cuda_device::{Point, Setting, TestDevice, backend, refused_in_turn, simulated, test_device};
 use ictus::backend::{BackendError, KvType};
 use ictus::checkpoint::Checkpoint;
 use ictus::engine::{Engine, PlanBuilder};
@@ -33,8 +33,7 @@ use random::Random;
 
 const TINY: &str = "models/ictus-tiny.gguf";
 const SMALL: &str = "tests/data/llama-window.gguf";
-/// What the driver says: no memory is left; an address was wrong, which loses the context.
-const OUT_OF_MEMORY: i32 = 2;
+/// What the driver says: an address was wrong, which loses the context.
 const ILLEGAL_ADDRESS: i32 = 700;
 
 fn options() -> ModelOptions {
@@ -214,19 +213,7 @@ fn cuda_out_of_memory_is_refused_and_leaves_nothing() {
     let Some(driver) = simulated() else { return };
     let model = open(SMALL);
     for point in [Point::Alloc, Point::HostAlloc] {
-        let mut refused = 0;
-        for nth in 1.. {
-            driver.inject(point, nth, OUT_OF_MEMORY);
-            let made = model.engine();
-            driver.inject(point, 0, 0);
-            let Err(error) = made else { break };
-            assert!(error.to_string().contains("out of memory"), "{point:?} {nth}: {error}");
-            let left = driver.statistics();
-            assert_eq!((left.live_allocations, left.live_host_allocations), (0, 0), "{point:?} {nth}: {left:?}");
-            assert_eq!((left.live_streams, left.live_contexts), (0, 0), "{point:?} {nth}: {left:?}");
-            refused += 1;
-        }
-        println!("{point:?}: {refused} places");
+        let refused = refused_in_turn(&driver, point, || model.engine());
         assert!(refused >= 5, "{point:?} was met {refused} times");
     }
     driver.set(Setting::Memory, 1 << 20);

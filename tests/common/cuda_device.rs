@@ -49,3 +49,28 @@ pub(crate) fn simulated() -> Option<FakeDriver> {
 pub(crate) fn backend() -> CudaBackend {
     CudaBackend::new(0).expect("the device was looked for")
 }
+
+/// Refuses what `make` asks the driver for at this point, one thing after another, for want of memory: it says so each time, and nothing is left.
+/// Answers how many things there are.
+pub(crate) fn refused_in_turn<T, E: std::fmt::Display>(
+    driver: &FakeDriver,
+    point: Point,
+    make: impl Fn() -> Result<T, E>,
+) -> u64 {
+    /// What the driver says.
+    const OUT_OF_MEMORY: i32 = 2;
+    let mut nth = 1;
+    loop {
+        driver.inject(point, nth, OUT_OF_MEMORY);
+        let made = make();
+        driver.inject(point, 0, 0);
+        let Err(error) = made else { break };
+        assert!(error.to_string().contains("out of memory"), "{point:?} {nth}: {error}");
+        let left = driver.statistics();
+        assert_eq!((left.live_allocations, left.live_host_allocations), (0, 0), "{point:?} {nth}: {left:?}");
+        assert_eq!((left.live_streams, left.live_contexts), (0, 0), "{point:?} {nth}: {left:?}");
+        nth += 1;
+    }
+    println!("{point:?}: {} places", nth - 1);
+    nth - 1
+}
