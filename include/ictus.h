@@ -1016,7 +1016,7 @@ typedef struct {
     uint32_t grammar_mask_items;
     // States that the lexer of a lane may keep, one or two kilobytes each; 0 is 32 768. A lane that would exceed them faults.
     uint32_t grammar_lexer_states;
-    // How products with quantised weights are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
+    // How products with weights of fewer than 32 bits are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
     uint32_t arithmetic;
     // Which CUDA device, as the driver counts them from 0.
     uint32_t device_index;
@@ -1342,7 +1342,7 @@ typedef struct {
     uint64_t decode_ns;
     // Device graphs replayed.
     uint32_t graph_hits;
-    // Device graphs captured.
+    // Parts of steps that might have been a device graph and had none.
     uint32_t graph_misses;
 } ictus_tick_timings_t;
 

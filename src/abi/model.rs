@@ -89,7 +89,7 @@ pub struct OpenOptions {
     pub grammar_mask_items: u32,
     /// States that the lexer of a lane may keep, one or two kilobytes each; 0 is 32 768. A lane that would exceed them faults.
     pub grammar_lexer_states: u32,
-    /// How products with quantised weights are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
+    /// How products with weights of fewer than 32 bits are computed (`ICTUS_ARITHMETIC_*`). 0 is exact.
     pub arithmetic: u32,
     /// Which CUDA device, as the driver counts them from 0.
     pub device_index: u32,

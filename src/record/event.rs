@@ -157,7 +157,7 @@ pub struct TickTimings {
     pub decode_ns: u64,
     /// Device graphs replayed.
     pub graph_hits: u32,
-    /// Device graphs captured.
+    /// Parts of steps that might have been a device graph and had none.
     pub graph_misses: u32,
 }
 const _: () = assert!(size_of::<TickTimings>() == 32);

@@ -73,7 +73,7 @@ impl PagedOptions {
 /// Bytes of a runtime by what they are for. Beyond these, block tables take 4 bytes per page that a sequence holds, each thread that draws
 /// tokens takes [`Scratch::bytes`](crate::sample::Scratch::bytes), and the answers of a step belong to the caller; an adapter takes 4 bytes
 /// for each element of its factors when it is loaded, and the first one its rows of activations. Fast arithmetic keeps the rounded form of
-/// one input: 1.75 bytes for each activation of as many rows as a walk has, as wide as the widest.
+/// one input: 1.75 bytes for each activation of as many rows as a walk has, as wide as the widest; on a device it is 2, and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// Weights as they are held, once for all runtimes that share them: in memory of their own where a backend re-lays them, as that of
