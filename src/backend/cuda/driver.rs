@@ -12,6 +12,7 @@
 use core::ffi::c_void;
 use core::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaStream, DriverError, result, sys};
 
@@ -89,6 +90,22 @@ impl<T> At<T> {
     }
 }
 
+/// How often [`is_idle`] asks, a millisecond apart: for far longer than a capture takes.
+const TRIES: usize = 1000;
+
+/// Waits until no stream of the context has anything to do, or ever will, as the device has failed. False where that stays unknown: while some engine
+/// on the device captures, whichever thread does it, the driver refuses to wait for the whole context.
+fn is_idle(context: &CudaContext) -> bool {
+    (0..TRIES).any(|_| {
+        let waited = context.bind_to_thread().and_then(|()| result::ctx::synchronize());
+        let captures = waited.is_err_and(|error| error.0 == sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        if captures {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        !captures
+    })
+}
+
 /// Memory of the device.
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -114,14 +131,15 @@ impl Drop for Memory {
         if self.address == 0 {
             return;
         }
-        // A device that has failed refuses all three; its memory goes with its context.
-        let bound = self.context.bind_to_thread();
-        // Weights are shared, so others' streams may use them.
-        let idle = bound.and_then(|()| result::ctx::synchronize());
-        // SAFETY: the address is that of an allocation of this context, which nobody else frees; no stream uses it, by the line
-        // above, or none will ever run again.
+        // Weights are shared, so others' streams may use them. What is not known to be unused stays until the context goes.
+        if !is_idle(&self.context) {
+            return;
+        }
+        // SAFETY: the address is that of an allocation of this context, which nobody else frees; no stream uses it, by the check, or none will
+        // ever run again.
         let freed = unsafe { result::free_sync(self.address) };
-        let _ = (idle, freed);
+        // A device that has failed refuses; its memory goes with its context.
+        let _ = freed;
     }
 }
 
@@ -159,10 +177,12 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let idle = self.context.bind_to_thread().and_then(|()| result::ctx::synchronize());
-        // SAFETY: it came from the driver and nobody else frees it; no copy is under way, by the line above.
+        if !is_idle(&self.context) {
+            return;
+        }
+        // SAFETY: it came from the driver and nobody else frees it; no copy is under way, by the check.
         let freed = unsafe { result::free_host(self.start.cast()) };
-        let _ = (idle, freed);
+        let _ = freed;
     }
 }
 
