@@ -252,12 +252,13 @@ impl Backend for CudaGroup {
             let row_bytes = buffer.width.saturating_mul(size_of::<f32>());
             self.exchange.borrow_mut().reserve(&self.members, row_bytes)?;
         }
+        // Before anything moves: a device may have no memory when others have got theirs.
+        buffer.has_parts.set(false);
+        buffer.has_wholes.set(0);
         for forms in [&mut buffer.parts, &mut buffer.wholes] {
             forms.iter_mut().zip(&self.members).try_for_each(|(form, member)| member.resize(form, rows))?;
         }
         buffer.rows = rows;
-        buffer.has_parts.set(false);
-        buffer.has_wholes.set(0);
         Ok(())
     }
 
