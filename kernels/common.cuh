@@ -6,7 +6,7 @@
 // Rules (docs/kernels.md has the reasons):
 // - entries are `KERNEL(threads) name(arguments) { }`, then `EXPORT(name, threads)`; arguments are pointers, u32, i32, u64 or f32
 // - `threads` is a multiple of 32 and the block size of every launch; sizes are u32, offsets into memory u64
-// - shared memory only by `SHARED`; warp operations by whole warps; a barrier by all threads of the block
+// - shared memory only by `SHARED`, and by `SHARED_QUADS` where more than an element is read or copied at once; warp operations by whole warps; a barrier by all threads of the block
 // - no atomics, no warp-wide guess about order: every sum has an order that sizes alone decide
 // - a multiplication and an addition are fused only where `fused` says so: nvcc is told not to (-fmad=false)
 #pragma once
@@ -39,6 +39,8 @@ struct alignas(8) Pair {
 // Before a loop over arrays that must stay in registers.
 #define UNROLL _Pragma("unroll")
 #define SHARED(type, name, count) __shared__ type name[count]
+// From a multiple of 16 on; other arrays begin wherever their elements may.
+#define SHARED_QUADS(type, name, count) __shared__ __align__(16) type name[count]
 
 DEV void sync_block() { __syncthreads(); }
 DEV void sync_warp() { __syncwarp(); }
@@ -51,7 +53,7 @@ DEV f32 fused(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
 DEV f64 root(f64 x) { return __dsqrt_rn(x); }
 DEV u32 bits_of(f32 x) { return __float_as_uint(x); }
 DEV f32 float_of(u32 bits) { return __uint_as_float(bits); }
-// The f16 with these bits, and the bits of the f16 nearest to a number (ties to even).
+// The f16 with these bits, and the bits of the f16 nearest to a number (ties to even); of a NaN 0x7fff.
 DEV f32 from_f16(u16 bits) {
     f32 value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

@@ -87,8 +87,8 @@ template <u32 COUNT, u32 THREADS> DEV void start_rows(Ptr<u16> to, Ptr<const u16
 // A tile of WARPS_O * 16 M outputs and WARPS_R * 8 N rows.
 template <class Type, u32 WARPS_O, u32 WARPS_R, u32 M, u32 N> DEV void tile(const Arrays& arrays) {
     constexpr u32 STAGES = 3, THREADS = WARP * WARPS_O * WARPS_R, OUTPUTS = WARPS_O * 16 * M, ROWS = WARPS_R * 8 * N;
-    SHARED(u16, weights, STAGES * OUTPUTS * BLOCK);
-    SHARED(u16, xs, STAGES * ROWS * BLOCK);
+    SHARED_QUADS(u16, weights, STAGES * OUTPUTS * BLOCK);
+    SHARED_QUADS(u16, xs, STAGES * ROWS * BLOCK);
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     u32 first_output = blockIdx.x * OUTPUTS, first_row = blockIdx.y * ROWS;
     u32 own_output = warp % WARPS_O * 16 * M, own_row = warp / WARPS_O * 8 * N;

@@ -166,9 +166,9 @@ template <class Codes, u32 SPAN> struct Raw {
 template <class Codes, u32 SPAN> DEV void tile(const Arrays& arrays) {
     using Of = Raw<Codes, SPAN>;
     constexpr u32 STAGES = 3, ROWS = 64, THREADS = Of::THREADS, N = ROWS / 8;
-    SHARED(u16, raw, 2 * Of::OUTPUTS * Of::STRIDE / 2);
-    SHARED(u32, xs, STAGES * 2 * ROWS * 8);    // [stage][group][row] of 32 codes
-    SHARED(u32, notes, STAGES * 2 * ROWS * 2); // [stage][group][row]
+    SHARED_QUADS(u16, raw, 2 * Of::OUTPUTS * Of::STRIDE / 2);
+    SHARED_QUADS(u32, xs, STAGES * 2 * ROWS * 8);    // [stage][group][row] of 32 codes
+    SHARED_QUADS(u32, notes, STAGES * 2 * ROWS * 2); // [stage][group][row]
     u32 lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, own_output = threadIdx.x / WARP * 16;
     u32 first_output = blockIdx.x * Of::OUTPUTS, first_row = blockIdx.y * ROWS;
     u32 groups = arrays.inputs / GROUP, per_chain = (groups + CHAINS - 1) / CHAINS, steps = (groups + 1) / 2, spans = (arrays.inputs + SPAN - 1) / SPAN;

@@ -78,7 +78,7 @@ extern Dim3 block_index, block_size, grid_size;
 void note_read(Home* home, const u8* at, u32 bytes);
 void note_write(Home* home, const u8* at, u32 bytes);
 Home* home_of(u64 address);
-Home* shared_home(const void* site, u64 bytes, u32 granule, const char* name);
+Home* shared_home(const void* site, u64 bytes, u32 granule, u32 alignment, const char* name);
 
 // Operations of a warp: each lane lays down words, the last one to come computes what each lane takes up.
 constexpr u32 WORDS = 10;
@@ -182,8 +182,8 @@ struct Registration {
     }
 };
 
-template <class T> Ptr<T> shared_array(const void* site, u64 count, const char* name) {
-    Home* home = shared_home(site, count * sizeof(T), sizeof(T), name);
+template <class T> Ptr<T> shared_array(const void* site, u64 count, const char* name, u32 alignment = sizeof(T)) {
+    Home* home = shared_home(site, count * sizeof(T), sizeof(T), alignment, name);
     return Ptr<T>(home->base, home);
 }
 
@@ -218,6 +218,9 @@ using sim::Ptr;
 #define SHARED(type, name, count)                                                                                           \
     static const char name##_site = 0;                                                                                      \
     Ptr<type> name = sim::shared_array<type>(&name##_site, count, #name)
+#define SHARED_QUADS(type, name, count)                                                                                     \
+    static const char name##_site = 0;                                                                                      \
+    Ptr<type> name = sim::shared_array<type>(&name##_site, count, #name, 16)
 // The place of a call, for messages and for the check that all threads are at the same one.
 #define SIM_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
@@ -290,6 +293,7 @@ DEV f32 from_f16(u16 bits) {
     return (f32)value;
 }
 DEV u16 to_f16(f32 value) {
+    if (value != value) return 0x7fff;
     _Float16 half = (_Float16)value;
     u16 bits;
     std::memcpy(&bits, &half, 2);

@@ -203,7 +203,7 @@ void run_block(u32 block) {
     ready.clear();
     current = nullptr;
     for (auto& [site, home] : shared_arrays) {
-        ::operator delete[](home.base, std::align_val_t(16));
+        ::operator delete[](home.base - (std::uintptr_t)home.base % 16, std::align_val_t(16));
         std::free(home.shadow);
     }
     shared_arrays.clear();
@@ -428,12 +428,14 @@ Home* home_of(u64 address) {
     return home;
 }
 
-Home* shared_home(const void* site, u64 bytes, u32 granule, const char* name) {
+// An array is no better aligned than its declaration says, as on a device, which may put any other one before it.
+Home* shared_home(const void* site, u64 bytes, u32 granule, u32 alignment, const char* name) {
     auto [place, is_new] = shared_arrays.try_emplace(site);
     Home& home = place->second;
     if (is_new) {
         shared_used += (bytes + 15) / 16 * 16;
-        home = Home{new (std::align_val_t(16)) u8[bytes], bytes, granule, fresh_shadow(bytes / granule), name, granule};
+        u32 shift = alignment % 16;
+        home = Home{new (std::align_val_t(16)) u8[bytes + shift] + shift, bytes, granule, fresh_shadow(bytes / granule), name, granule};
         std::memset(home.base, 0xff, bytes);
         if (shared_used > SHARED_BYTES) fail("shared arrays of %llu bytes, more than a block may have", shared_used);
     }

@@ -57,6 +57,15 @@ EXPORT(bad_read_before_start, 64)
 KERNEL(64) bad_misaligned(Ptr<f32> out, Ptr<const f32> x) { out[threadIdx.x] = float_of(load_quad(x + threadIdx.x).x); }
 EXPORT(bad_misaligned, 64)
 
+// A whole quad of an array that begins wherever a number may.
+KERNEL(64) bad_misaligned_shared(Ptr<f32> out, Ptr<const f32> x) {
+    SHARED(f32, values, 64);
+    values[threadIdx.x] = x[threadIdx.x];
+    sync_block();
+    out[threadIdx.x] = float_of(load_quad(values + threadIdx.x / 4 * 4).x);
+}
+EXPORT(bad_misaligned_shared, 64)
+
 KERNEL(64) bad_null(Ptr<f32> out, Ptr<const f32> x) { out[threadIdx.x] = x[threadIdx.x]; }
 EXPORT(bad_null, 64)
 
@@ -141,7 +150,7 @@ EXPORT(bad_order_dependent, 64)
 // Sixteen threads copy four numbers each to shared memory, and all read them. What is wrong: 0 nothing, 1 no wait, 2 no commit, 3 a wait that lets the newest group be under way,
 // 4 no barrier behind the wait, 5 the place is read when the next copy begins, 6 a source that is not aligned, 7 a copy that nobody waits for.
 template <u32 WRONG> DEV void copied(Ptr<f32> out, Ptr<const f32> x) {
-    SHARED(f32, values, 64);
+    SHARED_QUADS(f32, values, 64);
     u32 place = 4 * threadIdx.x % 64;
     if (WRONG == 5) {
         values[threadIdx.x] = 0.0f;
@@ -169,7 +178,7 @@ COPIED(bad_copy_that_outlives_its_thread, 7)
 
 // Two groups under way, and a wait for the older one: its numbers are there, those of the newer one are not.
 template <bool NEWER> DEV void two_copies(Ptr<f32> out, Ptr<const f32> x) {
-    SHARED(f32, values, 64);
+    SHARED_QUADS(f32, values, 64);
     for (u32 half = 0; half < 2; half++) {
         if (threadIdx.x < 8) copy_async(values + 32 * half + 4 * threadIdx.x, x + 32 * half + 4 * threadIdx.x);
         copy_commit();
@@ -198,7 +207,7 @@ EXPORT(bad_divergent_mma, 64)
 
 // Matrices out of shared memory that another lane has just written.
 KERNEL(64) bad_matrices_without_barrier(Ptr<f32> out, Ptr<const f32> x) {
-    SHARED(f32, values, 256);
+    SHARED_QUADS(f32, values, 256);
     u32 lane = threadIdx.x % 32, words[4];
     for (u32 i = 0; i < 4; i++) values[128 * (threadIdx.x / 32) + 32 * i + lane] = x[threadIdx.x];
     load_matrices(words, values + 128 * (threadIdx.x / 32) + 4 * lane);

@@ -23,6 +23,7 @@ fn cuda_planted_bugs_are_found_in_every_schedule() {
         ("bad_read_before_start", "out of bounds: read of 4 bytes at offset -4"),
         ("bad_write_past_shared", "out of bounds: write of 4 bytes at offset 252 of values"),
         ("bad_misaligned", "misaligned: read of 16 bytes"),
+        ("bad_misaligned_shared", "misaligned: read of 16 bytes at offset"),
         ("bad_null", "read through a null pointer"),
         ("bad_uninitialised_shared", "uninitialised: read of element"),
         ("bad_uninitialised_memory", "uninitialised: read of element"),

@@ -68,7 +68,7 @@ EXPORT(good_dp4a, 32)
 
 // out[0 .. 256] are four matrices of 8 x 8 as they were, out[256 .. 512] transposed.
 KERNEL(32) good_matrices(Ptr<u16> out, Ptr<const u16> x) {
-    SHARED(u16, values, 256);
+    SHARED_QUADS(u16, values, 256);
     u32 lane = threadIdx.x, g = lane / 4, t = lane % 4, words[2][4];
     copy_async(values + 8 * lane, x + 8 * lane);
     copy_commit();
