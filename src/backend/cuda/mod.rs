@@ -85,6 +85,8 @@ const ALIGNMENT_BYTES: u64 = 256;
 /// Runs operations on a CUDA device.
 pub struct CudaBackend {
     info: DeviceInfo,
+    /// Programs that were seen, and their graphs. They go before the kernels that they name, which the launcher has.
+    graphs: RefCell<Graphs>,
     launcher: Launcher,
     staging: RefCell<Staging>,
     /// The lists of a walk.
@@ -102,8 +104,6 @@ pub struct CudaBackend {
     words: RefCell<Vec<u32>>,
     /// What an operation works in: states of segments, rows on their way, tokens on theirs.
     scratch: RefCell<Memory>,
-    /// Programs that were seen, and their graphs.
-    graphs: RefCell<Graphs>,
     /// What a section brings to the device.
     arena: RefCell<Arena>,
     in_section: Cell<bool>,
