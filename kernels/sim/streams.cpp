@@ -210,6 +210,16 @@ int forbid(const char* what) {
     return SUCCESS;
 }
 
+// A context of which a stream is captured can be waited for by no thread, in whichever mode.
+int forbid_wait(const Context& context) {
+    int error = SUCCESS;
+    for (auto& [handle, stream] : driver.streams.entries) {
+        Capture* capture = stream->capture.get();
+        if (capture && capture->is_open && stream->context.get() == &context) error = invalidate(*capture, "a wait for the context");
+    }
+    return error;
+}
+
 } // namespace fake
 
 using namespace fake;
@@ -220,7 +230,7 @@ CUDA cuCtxSynchronize() {
     Lock lock(driver.mutex);
     std::shared_ptr<Context> context;
     if (int error = current(context)) return error;
-    if (int error = forbid("cuCtxSynchronize")) return error;
+    if (int error = forbid_wait(*context)) return error;
     if (int error = struck(POINT_SYNC)) return error;
     driver.counts.synchronisations++;
     drain(*context);

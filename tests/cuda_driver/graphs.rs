@@ -80,6 +80,21 @@ fn cuda_capture_allows_no_allocation_no_copy_of_pageable_memory_and_no_wait() {
     assert_eq!(device.read(&x), [11.0]);
 }
 
+/// Whichever thread asks: engines of other threads must not wait so while a stream of the same device is captured.
+#[test]
+fn cuda_capture_is_void_when_another_thread_waits_for_the_context() {
+    let Some(_driver) = calm_driver() else { return };
+    let device = Device::new(0);
+    device.begin();
+    std::thread::scope(|scope| {
+        let waited = scope.spawn(|| code(device.context.synchronize())).join().expect("the thread ends");
+        assert_eq!(waited, Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    });
+    assert_eq!(device.end().err(), Some(Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    device.begin();
+    device.end().expect("a graph");
+}
+
 #[test]
 fn cuda_capture_does_not_wait_for_events_from_outside() {
     let Some(_driver) = calm_driver() else { return };

@@ -11,7 +11,7 @@
 
 use core::ffi::c_void;
 use core::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaStream, DriverError, result, sys};
@@ -31,6 +31,14 @@ pub(super) fn text_of(error: DriverError) -> String {
 /// An error of the driver while it did `what`.
 pub(super) fn failed(what: &str, error: DriverError) -> BackendError {
     BackendError::Device { reason: format!("{what}: {}", text_of(error)) }
+}
+
+/// Held while a stream is captured, and while a whole context is waited for. While any stream of a context is captured a driver refuses such a wait, on
+/// whichever thread and in whichever mode, and the capture is void. Engines on one device share its context.
+static CAPTURE: Mutex<()> = Mutex::new(());
+
+fn no_capture() -> MutexGuard<'static, ()> {
+    CAPTURE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Types of which kernels read and write arrays.
@@ -93,11 +101,13 @@ impl<T> At<T> {
 /// How often [`is_idle`] asks, a millisecond apart: for far longer than a capture takes.
 const TRIES: usize = 1000;
 
-/// Waits until no stream of the context has anything to do, or ever will, as the device has failed. False where that stays unknown: while some engine
-/// on the device captures, whichever thread does it, the driver refuses to wait for the whole context.
+/// Waits until no stream of the context has anything to do, or ever will, as the device has failed. False where that stays unknown: while somebody
+/// captures on the device who does not know of [`CAPTURE`], the driver refuses to wait for the whole context.
 fn is_idle(context: &CudaContext) -> bool {
     (0..TRIES).any(|_| {
+        let no_other = no_capture();
         let waited = context.bind_to_thread().and_then(|()| result::ctx::synchronize());
+        drop(no_other);
         let captures = waited.is_err_and(|error| error.0 == sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         if captures {
             std::thread::sleep(Duration::from_millis(1));
@@ -279,8 +289,7 @@ impl Driver {
         self.bind()?;
         // SAFETY: this context is current and the other one lives.
         match unsafe { sys::cuCtxEnablePeerAccess(other.context.cu_ctx(), 0) }.result() {
-            // Contexts are shared with other engines: one of them may have asked before. It stays so while the context lives.
-            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            Err(error) if goes_without_reaching(error) => Ok(()),
             reached => reached.map_err(refused),
         }
     }
@@ -401,7 +410,8 @@ impl Driver {
     /// # Errors
     /// Those of `work`, or what the driver says of the capture: then there is no graph, nothing ran, and the stream is as before.
     pub(super) fn capture(&self, work: impl FnOnce() -> Result<(), BackendError>) -> Result<Graph, BackendError> {
-        // Other threads go on with other streams of the device meanwhile.
+        // Other threads go on with other streams of the device meanwhile, but for waits for all of them.
+        let _no_other = no_capture();
         let begun = self.stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
         begun.map_err(|error| failed("beginning a capture", error))?;
         let worked = work();
@@ -446,6 +456,17 @@ impl Drop for Driver {
 
 fn check(fits: bool, what: &str) -> Result<(), BackendError> {
     if fits { Ok(()) } else { Err(BackendError::Device { reason: format!("{what}: past the end") }) }
+}
+
+/// Whether copies between two devices work although one was not made to reach the other. It was before: contexts are shared with other engines, and
+/// it stays so while the context lives. Or a device reaches no more others (8, where no switch joins them), or not in this configuration.
+fn goes_without_reaching(error: DriverError) -> bool {
+    matches!(
+        error.0,
+        sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+            | sys::CUresult::CUDA_ERROR_TOO_MANY_PEERS
+            | sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+    )
 }
 
 /// An error of getting memory: that there is none is nobody's fault.
