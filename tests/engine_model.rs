@@ -10,6 +10,8 @@ mod naive;
 use ictus::backend::KvType;
 use ictus::checkpoint::Checkpoint;
 use ictus::executor::Executor;
+use ictus::record::LaneAdmit;
+use ictus::record::constant::sampling_flag;
 use ictus::runtime::PagedOptions;
 use ictus::testing::{Harness, tick_contract};
 use naive::Naive;
@@ -21,6 +23,39 @@ fn executor_passes_the_tick_contract_on_a_model() {
         let runtime = model::runtime(Naive::default(), &checkpoint, &model::options(KvType::F32, 128));
         Harness::with_engine(Executor::new(runtime))
     });
+}
+
+/// T-89, T-104: the ticks of a prompt give the head nothing; a tick that decodes gives it a row for each token, whatever else it computes.
+#[test]
+fn head_is_given_a_row_for_each_token_that_is_emitted() {
+    let checkpoint = Checkpoint::open(model::file("tests/data/llama-window.gguf")).expect("the model opens");
+    let config = checkpoint.config();
+    let backend = Naive::default();
+    let runtime = model::runtime(backend.clone(), &checkpoint, &model::options(KvType::F32, 128));
+    let mut harness = Harness::with_engine(Executor::new(runtime));
+    let head_rows = || backend.take_multiplied().get(&(config.vocab, config.hidden)).copied().unwrap_or(0);
+    let text: Vec<u32> = (0..60).map(|n| 3 + n * 7 % 200).collect();
+    let forever = |admit: &mut LaneAdmit| admit.params.flags = sampling_flag::IGNORE_EOS;
+
+    // A prompt in three ticks.
+    let first = harness.prompt(&text);
+    let plan = harness.plan().admit_with(forever, 1, first).prefill(1, 0, 24);
+    harness.tick_ok(plan);
+    for (from, count) in [(24, 24), (48, 12)] {
+        let plan = harness.plan().prefill(1, from, count);
+        harness.tick_ok(plan);
+    }
+    assert_eq!(head_rows(), 0, "three chunks of a prompt, and no token yet");
+    // The next prompt beside the tokens of the first: of 24 rows and five tokens, five rows.
+    let second = harness.prompt(&text);
+    let plan = harness.plan().admit_with(forever, 2, second).prefill(2, 0, 24).decode(1, 5);
+    let events = harness.tick_ok(plan);
+    assert_eq!((harness.tokens_of(&events, 1).len(), head_rows()), (5, 5));
+    // A whole prompt that ends in its first token, beside one that goes on.
+    let third = harness.prompt(&text);
+    let plan = harness.plan().admit_with(forever, 3, third).prefill(2, 24, 36).prefill(3, 0, 60).decode(3, 1);
+    let events = harness.tick_ok(plan);
+    assert_eq!((harness.tokens_of(&events, 3).len(), head_rows()), (1, 1));
 }
 
 #[test]

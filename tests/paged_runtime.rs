@@ -217,6 +217,54 @@ fn answers_are_one_per_feed_in_feed_order() {
     assert_eq!(answers.row(3), Some(&row_of(&mut alone, lists[3])[..]));
 }
 
+/// a row that nobody wants costs nothing behind the last layer, and in the last layer no more than its keys and values, however
+/// the step is cut into parts.
+#[test]
+fn rows_that_nobody_wants_do_not_reach_the_head() {
+    let checkpoint = tiny();
+    let config = checkpoint.config();
+    let (head, gate_and_up, keys_and_values) = (
+        (config.vocab, config.hidden),
+        (config.ffn_hidden, config.hidden),
+        (config.n_kv_heads * config.head_dim, config.hidden),
+    );
+    // Rows of the products of a step: of the head, of what follows the queries in all layers, and of keys and values in all layers.
+    let rows_of = |backend: &Naive| {
+        let rows = backend.take_multiplied();
+        let of = |shape| rows.get(&shape).copied().unwrap_or(0);
+        (of(head), of(gate_and_up) / 2, of(keys_and_values) / 2)
+    };
+    let token = || Want::Token(SampleRequest::default());
+    let steps: [&[(usize, Want<'_>, usize)]; 7] = [
+        &[(20, Want::Nothing, 0)],
+        &[(20, Want::LastRow, 1)],
+        &[(20, token(), 1)],
+        &[(8, Want::EveryRow, 8)],
+        &[(1, Want::Nothing, 0)],
+        &[(1, token(), 1), (1, token(), 1), (1, Want::Nothing, 0)],
+        &[(5, Want::Nothing, 0), (9, Want::LastRow, 1), (3, token(), 1), (4, Want::EveryRow, 4)],
+    ];
+    // Rows of one part: eight at a time, sixteen, all at once.
+    for pass_rows in [8, 16, 32] {
+        let backend = Naive::default();
+        let mut runtime = model::runtime(backend.clone(), &checkpoint, &PagedOptions { pass_rows, ..SMALL });
+        assert_eq!(rows_of(&backend), (0, 0, 0), "loading multiplies nothing");
+        for step in steps {
+            let sequences: Vec<SeqHandle> = step.iter().map(|_| runtime.seq_create().expect("a slot")).collect();
+            let tokens = [3; 20];
+            let feeds =
+                sequences.iter().zip(step).map(|(&sequence, &(len, want, _))| feed(sequence, &tokens[..len], want));
+            let feeds: Vec<Feed<'_>> = feeds.collect();
+            runtime.step(&feeds, &mut Answers::new()).expect("the step runs");
+            let fed: usize = step.iter().map(|&(len, _, _)| len).sum();
+            let wanted: usize = step.iter().map(|&(_, _, wanted)| wanted).sum();
+            let expected = (wanted, (config.layers - 1) * fed + wanted, config.layers * fed);
+            assert_eq!(rows_of(&backend), expected, "{fed} rows fed, {wanted} wanted, {pass_rows} at once");
+            sequences.into_iter().for_each(|sequence| runtime.seq_free(sequence));
+        }
+    }
+}
+
 #[test]
 fn plan_says_what_is_allocated() {
     let checkpoint = tiny();

@@ -1,10 +1,11 @@
 //! A backend that nobody could get wrong: one row at a time, sums in double precision, weights decoded when they are loaded.
 //!
-//! Independent of the real kernels; it also counts the bytes that it is asked to keep.
+//! Independent of the real kernels; it also counts the bytes that it is asked to keep and the rows that it multiplies.
 
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ictus::backend::{AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, KvType, RopeTable, Span};
 use ictus::checkpoint::RopePairing;
@@ -16,6 +17,8 @@ pub(crate) struct Naive {
     pool_bytes: Arc<AtomicU64>,
     buffer_bytes: Arc<AtomicU64>,
     requests: Arc<AtomicU64>,
+    /// Rows of products since they were last taken, by the rows and columns of the matrix.
+    multiplied: Arc<Mutex<HashMap<(usize, usize), usize>>>,
     /// The request that fails, counted from 1.
     failing: u64,
 }
@@ -34,6 +37,11 @@ impl Naive {
     /// Requests for memory or rows so far.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// How many rows were multiplied by matrices of each shape, `(rows, columns)`, since this was last asked.
+    pub(crate) fn take_multiplied(&self) -> HashMap<(usize, usize), usize> {
+        std::mem::take(&mut *self.multiplied.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Bytes of pages, and bytes of buffers at their largest.
@@ -186,6 +194,9 @@ impl Backend for Naive {
 
     fn linear(&self, x: &Buffer, weight: &Matrix, bias: Option<&Vec<f32>>, out: &mut Buffer) {
         assert_eq!((x.width, out.width, x.rows()), (weight.cols, weight.rows, out.rows()), "shapes agree");
+        let mut multiplied = self.multiplied.lock().unwrap_or_else(PoisonError::into_inner);
+        *multiplied.entry((weight.rows, weight.cols)).or_default() += x.rows();
+        drop(multiplied);
         for row in 0..x.rows() {
             for output in 0..weight.rows {
                 let products = x.row(row).iter().zip(&weight.values[output * weight.cols..]);
