@@ -15,7 +15,7 @@ use ictus::record::{LaneAdmit, LaneLogprob};
 use ictus::ring::{MemoryRings, Rings};
 use ictus::timeline::Timeline;
 use ictus::tokenizer::{DecodeOptions, EncodeOptions, TokenStream};
-use ictus::{Arithmetic, Device, Model, ModelOptions, Progress};
+use ictus::{Arithmetic, Device, Model, ModelOptions, Progress, WorkerOptions};
 use serde_json::json;
 
 const USAGE: &str = "\
@@ -43,6 +43,7 @@ usage: generate [FLAGS]
   --logprobs K          log-probabilities with K alternatives
   --tokenize            print the ids of the prompt and stop
   --timeline FILE       what the engine did when, for Perfetto or chrome://tracing
+  --worker              the engine in a process of its own; without --adapter, --regex and --timeline
   --json                print one object instead of text";
 
 /// Prompt tokens of one tick: small enough that Ctrl-C is heard.
@@ -64,6 +65,7 @@ struct Args {
     tokenize: bool,
     json: bool,
     timeline: Option<PathBuf>,
+    worker: bool,
 }
 
 /// What the text has to be.
@@ -95,12 +97,14 @@ fn parse_args() -> Result<Option<Args>, Failure> {
         tokenize: false,
         json: false,
         timeline: None,
+        worker: false,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
             Long("model") => args.model = parser.value()?.into(),
             Long("timeline") => args.timeline = Some(parser.value()?.into()),
+            Long("worker") => args.worker = true,
             Long("prompt") => args.prompt = Prompt::Text(parser.value()?.string()?),
             Long("prompt-file") => args.prompt = Prompt::Text(std::fs::read_to_string(parser.value()?)?),
             Long("token-ids") => args.prompt = Prompt::Ids(parse_ids(&parser.value()?.string()?)?),
@@ -135,6 +139,15 @@ fn parse_args() -> Result<Option<Args>, Failure> {
     }
     if args.admit.params.temperature > 0.0 {
         args.admit.sampling = sampling::GPU_GUMBEL;
+    }
+    // The link to a worker has no messages for these.
+    let at_home = [
+        ("--adapter", args.adapter.is_some()),
+        ("--regex", matches!(args.grammar, Some(Form::Regex(_)))),
+        ("--timeline", args.timeline.is_some()),
+    ];
+    if let Some((flag, _)) = at_home.into_iter().find(|&(_, is_given)| is_given && args.worker) {
+        return Err(format!("{flag} needs the engine in this process: leave out --worker").into());
     }
     Ok(Some(args))
 }
@@ -261,7 +274,7 @@ fn bind_adapter(path: &str, engine: &mut dyn Engine) -> Result<(), Failure> {
 }
 
 fn run(args: &Args, model: &Model, prompt: &[u32], interrupted: &AtomicBool) -> Result<Run, Failure> {
-    let mut engine = model.engine()?;
+    let mut engine = if args.worker { model.engine_in_worker(&WorkerOptions::default())? } else { model.engine()? };
     if let Some(path) = &args.timeline {
         engine.timeline_start(Box::new(Timeline::new(std::fs::File::create(path)?)))?;
     }

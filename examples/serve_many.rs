@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ictus::driver::{Driver, DriverOptions, EventKind, Finish, Request, Sampling, Stats, draw_base};
 use ictus::timeline::Timeline;
-use ictus::{Model, ModelOptions};
+use ictus::{Model, ModelOptions, WorkerOptions};
 
 const USAGE: &str = "\
 usage: serve_many [FLAGS]
@@ -21,7 +21,8 @@ usage: serve_many [FLAGS]
   --temperature T    0 is greedy (default: 0)
   --stop TEXT        a text that ends an answer; may be given again
   --threads N        threads that compute (default: one per processor)
-  --timeline FILE    what the engine did when, for Perfetto or chrome://tracing";
+  --timeline FILE    what the engine did when, for Perfetto or chrome://tracing
+  --worker           the engine in a process of its own; without --timeline";
 
 /// What every prompt begins with: a request that starts from its cached state computes only what follows.
 const SYSTEM: &str = "This is a book of short stories for small children. Every story is about a friend, a garden, a walk in the wood \
@@ -45,6 +46,7 @@ struct Args {
     requests: usize,
     request: Request,
     timeline: Option<PathBuf>,
+    worker: bool,
 }
 
 fn parse_args() -> Result<Option<Args>, Failure> {
@@ -56,6 +58,7 @@ fn parse_args() -> Result<Option<Args>, Failure> {
         requests: 12,
         request: Request { max_tokens: 48, ..Request::text("") },
         timeline: None,
+        worker: false,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
@@ -71,12 +74,17 @@ fn parse_args() -> Result<Option<Args>, Failure> {
             Long("stop") => args.request.stop_strings.push(parser.value()?.string()?),
             Long("threads") => args.options.threads = parser.value()?.parse()?,
             Long("timeline") => args.timeline = Some(parser.value()?.into()),
+            Long("worker") => args.worker = true,
             Long("help") | Short('h') => {
                 println!("{USAGE}");
                 return Ok(None);
             }
             other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
         }
+    }
+    if args.worker && args.timeline.is_some() {
+        // The link to a worker has no message for it.
+        return Err("--timeline needs the engine in this process: leave out --worker".into());
     }
     Ok(Some(args))
 }
@@ -103,7 +111,7 @@ fn main_inner() -> Result<(), Failure> {
     // Load, and move a driver of the engine to a thread. It sleeps until something is submitted.
     let model = Model::open(&args.model, &args.options)?;
     let options = DriverOptions { context_tokens: model.context_tokens() as u64, ..args.driver.clone() };
-    let mut engine = model.engine()?;
+    let mut engine = if args.worker { model.engine_in_worker(&WorkerOptions::default())? } else { model.engine()? };
     if let Some(path) = &args.timeline {
         // The trace ends with the engine, which the server owns.
         engine.timeline_start(Box::new(Timeline::new(std::fs::File::create(path)?)))?;

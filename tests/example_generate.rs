@@ -19,18 +19,23 @@ use models::{GEMMA3, SMOLLM2};
 use serde_json::Value;
 
 /// Cargo builds the examples beside the tests.
-fn generate(arguments: &[&str]) -> Output {
+fn command(arguments: &[&str]) -> Command {
     let test = std::env::current_exe().expect("a test knows its path");
     let folder = test.parent().and_then(Path::parent).expect("tests lie in deps");
-    Command::new(folder.join("examples").join("generate"))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(arguments)
-        .output()
-        .expect("the example runs")
+    let mut command = Command::new(folder.join("examples").join("generate"));
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments);
+    command
+}
+
+fn generate(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the example runs")
 }
 
 fn json(arguments: &[&str]) -> Value {
-    let output = generate(arguments);
+    object(generate(arguments))
+}
+
+fn object(output: Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("one object")
 }
@@ -135,6 +140,54 @@ fn json_has_the_documented_members() {
         assert_eq!(record["top"].as_array().map(Vec::len), Some(3));
         assert!(record["logprob"].as_f64().is_some_and(|logprob| logprob <= 0.0));
     }
+}
+
+/// The same text, tokens, log-probabilities and drafts with the engine in a process of its own.
+#[test]
+fn worker_says_what_the_engine_of_this_process_says() {
+    let Some(worker) = option_env!("CARGO_BIN_EXE_ictus-worker") else {
+        println!("skipped: an engine in a process of its own: built without the feature worker");
+        return;
+    };
+    let in_worker = |program: &str, arguments: &[&str]| {
+        let output = command(arguments).arg("--worker").env("ICTUS_WORKER", program).output();
+        output.expect("the example runs")
+    };
+    let here = generate(&["--max-tokens", "30"]);
+    assert!(here.status.success() && here.stdout.len() > 60, "{here:?}");
+    assert_eq!(in_worker(worker, &["--max-tokens", "30"]).stdout, here.stdout);
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let schema = folder.path().join("schema.json");
+    std::fs::write(&schema, r#"{"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 4}"#).expect("written");
+    let schema = schema.to_string_lossy().into_owned();
+    let runs: [&[&str]; 3] = [
+        &["--json", "--max-tokens", "40", "--temperature", "0.9", "--seed", "7", "--logprobs", "3"],
+        &["--json", "--max-tokens", "80", "--ignore-eos", "--draft", "prompt-lookup"],
+        &["--json", "--max-tokens", "80", "--schema", &schema],
+    ];
+    for arguments in runs {
+        let (here, there) = (json(arguments), object(in_worker(worker, arguments)));
+        for member in ["prompt_tokens", "tokens", "text", "finish", "logprobs", "proposed", "accepted"] {
+            assert_eq!(there[member], here[member], "{member} of {arguments:?}");
+        }
+        assert!(here["tokens"].as_array().is_some_and(|tokens| !tokens.is_empty()), "{here}");
+    }
+
+    // What a worker cannot do, and a worker that is not there.
+    let trace = folder.path().join("trace.json").to_string_lossy().into_owned();
+    for (program, arguments, reason) in [
+        (worker, ["--adapter", "/nonexistent"], "--adapter needs"),
+        (worker, ["--regex", "yes|no"], "--regex needs"),
+        (worker, ["--timeline", &trace], "--timeline needs"),
+        ("/nonexistent/worker", ["--json", "--prompt=x"], "/nonexistent/worker"),
+    ] {
+        let refused = in_worker(program, &arguments);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(1), 0), "{arguments:?}: {said}");
+        assert!(said.contains(reason), "{arguments:?}: {said}");
+    }
+    assert!(!Path::new(&trace).exists(), "a refused run leaves no file");
 }
 
 #[test]
