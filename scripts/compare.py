@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """Speed of ictus beside another engine's, on the same file, in the same minutes; the table of the README.
 
-    python scripts/compare.py run --bench target/release/examples/bench --peer 'python PEER_BENCH.py' --model M.gguf --out DIR
+    python scripts/compare.py run --bench target/release/examples/bench --peer 'python scripts/peer_bench.py' --model M.gguf --out DIR
     python scripts/compare.py table DIR
 
 `run` goes test by test and lets the engines take turns: ictus on each path that --paths names, then the peer. Their lines, one JSON
-object each, go to DIR/ictus.jsonl and DIR/peer.jsonl, which later runs add to. `table` prints what stands there, and how often faster
-ictus is. Peer lines from elsewhere do as well, if they are of the same minutes.
+object each, go to DIR/ictus.jsonl and DIR/peer.jsonl, which later runs add to. `table` prints what stands there, how often faster
+ictus is, and what part each figure is of the limit that its own run measured. Peer lines from elsewhere do as well, if they are of the
+same minutes.
 
-The peer's command is called as `CMD MODEL --threads N --tests T --reps R --steps S` and with `--pp`, `--depth` or `--batches`, and prints
+The peer is llama.cpp (scripts/peer_bench.py) where this Python has llama-cpp-python; --peer names another one, or with '' none. Its
+command is called as `CMD MODEL --threads N --tests T --reps R --steps S` and with `--pp`, `--depth` or `--batches`, and prints
 lines with `test` (`pp`, `tg`, `batch`, `load`), `n`, `depth` or `seqs`, and `tok_s`; of several settings that it tried, the line that it marks
 `best_of` counts. --peer-prefix is a command for the test `prefix`, by default scripts/peer_prefix.py in the Python of the peer.
 """
 import argparse
+import importlib.util
 import json
 import pathlib
 import shlex
@@ -31,6 +34,14 @@ def lines_of(command):
     return [line for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+def default_peer():
+    """llama.cpp, if its package is there."""
+    if importlib.util.find_spec("llama_cpp"):
+        return [sys.executable, str(pathlib.Path(__file__).with_name("peer_bench.py"))]
+    print("skipped: the peer; this Python has no llama-cpp-python, and --peer names no other", file=sys.stderr)
+    return []
+
+
 def append(path, lines):
     with path.open("a") as file:
         file.writelines(line + "\n" for line in lines)
@@ -40,7 +51,7 @@ def run(args):
     out = pathlib.Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     sizes = {"pp": args.pp, "tg": args.depth, "batch": args.lanes}
-    peer = shlex.split(args.peer) if args.peer else []
+    peer = default_peer() if args.peer is None else shlex.split(args.peer)
     prefix_script = pathlib.Path(__file__).with_name("peer_prefix.py")
     peer_prefix = shlex.split(args.peer_prefix) if args.peer_prefix else peer[:1] + [str(prefix_script)]
     for model in args.model:
@@ -124,6 +135,16 @@ def load_rows(model, threads, ours, theirs):
         yield "peak memory, MB", other["rss_mb"] - other["rss0_mb"] if other else None, rss["peak_bytes"] / 2**20, 0
 
 
+def limits_line(limits):
+    """Least and most of what the runs found the machine to do."""
+    parts = []
+    for name, what in [("read_gbs", "GB/s read"), ("fma_gflops", "GFLOP/s"), ("int8_gops", "GOP/s int8")]:
+        found = [line[name] for line in limits]
+        between = f"{min(found)}" if min(found) == max(found) else f"{min(found)} to {max(found)}"
+        parts.append(f"{between} {what}")
+    return f"Limits, over {len(limits)} runs: {', '.join(parts)}. What a row reaches is against those of its own run."
+
+
 def table(args):
     out = pathlib.Path(args.out)
     ours, theirs = read(out / "ictus.jsonl"), read(out / "peer.jsonl")
@@ -141,9 +162,9 @@ def table(args):
             they = "-" if theirs_is is None else f"{theirs_is:.{digits}f}"
             ratio = "-" if theirs_is is None else f"{theirs_is / mine_is:.2f}x"
             print(f"| {name} | {they} | {mine_is:.{digits}f} | {ratio} | | | | |")
-        limits = next((x for x in reversed(ours) if x["test"] == "limits" and x["threads"] == threads), None)
+        limits = [x for x in ours if x["test"] == "limits" and (x["model"], x["threads"]) == (model, threads)]
         if limits:
-            print(f"\nLimits: {limits['read_gbs']} GB/s read, {limits['fma_gflops']} GFLOP/s, {limits['int8_gops']} GOP/s int8.")
+            print("\n" + limits_line(limits))
 
 
 def main():
@@ -151,7 +172,7 @@ def main():
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("run")
     one.add_argument("--bench", default="target/release/examples/bench")
-    one.add_argument("--peer", default="", help="command of the peer's bench; empty runs ictus alone")
+    one.add_argument("--peer", help="command of the peer's bench, by default of llama.cpp where its package is; empty runs ictus alone")
     one.add_argument("--peer-prefix", default="")
     one.add_argument("--peer-args", default="", help="more arguments for the peer's commands")
     one.add_argument("--ours", default="", help="more arguments for the bench of ictus")
