@@ -224,12 +224,19 @@ def closing_the_stream_ends_the_worker_at_once(host):
         session.fds.close()
         equal(session.pong().queue_depth, 0, "PONG without the descriptor socket")
 
-    for case in (idle, with_lanes, inside_a_frame, inside_a_length, fds_first):
+    def ends(case):
         with host.session() as session:
             case(session)
-            equal(session.close(5.0), 0, f"exit code, {case.__name__}")
+            closed = time.monotonic()
+            equal(session.close(60.0), 0, f"exit code, {case.__name__}")
+            took = time.monotonic() - closed
             if case in (inside_a_frame, inside_a_length):
                 one_line(session.process.said(), case.__name__)
+            return took
+
+    for case in (idle, with_lanes, inside_a_frame, inside_a_length, fds_first):
+        # Within a second; a busy machine may keep one end waiting for a processor, not each of ten.
+        expect(any(ends(case) < 1.0 for _ in range(10)), f"{case.__name__}: ten ends of more than a second each")
     with host.session(ready="started") as session:
         equal(session.close(10.0), 0, "exit code, closed before HELLO")
 
