@@ -235,7 +235,8 @@ fn ws_21_closed_stream_is_exit_code_zero() {
     fn inside(host: &mut Host) {
         host.send_raw(&raw_frame(8, kind::PING, 1, 0, 0, &[0; 7])[..9]);
     }
-    let cases: [(fn(&mut Host), &str); 3] = [(idle, ""), (live, ""), (inside, "9 bytes into a frame")];
+    type Reach = fn(&mut Host);
+    let cases: [(Reach, &str); 3] = [(idle, ""), (live, ""), (inside, "9 bytes into a frame")];
     for (act, words) in cases {
         ends_within_a_second(|| {
             let mut worker = Worker::start(&[]);
