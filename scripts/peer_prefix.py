@@ -8,41 +8,17 @@ of one token for each sequence are timed, and taken back before the next run. Tr
 each, with flash attention and without; the best line is marked `best_of`. Needs llama-cpp-python, built for this machine.
 """
 import argparse
-import ctypes
 import json
 import os
 import time
 
 import llama_cpp as L
 
-
-def tokens(count, vocab, seed):
-    """The ids that examples/bench feeds."""
-    state, ids = seed * 2654435761 % 2**32, []
-    for _ in range(count):
-        state = (state * 1664525 + 1013904223) % 2**32
-        ids.append(1000 + (state >> 8) % (vocab - 2000))
-    return ids
+from peer_bench import decode, fill, open_model, start, tokens
 
 
-def fill(batch, rows):
-    """Rows are (token, position, sequence, whether its logits are wanted)."""
-    for i, (token, position, sequence, wanted) in enumerate(rows):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, position, 1, wanted
-        batch.seq_id[i][0] = sequence
-    batch.n_tokens = len(rows)
-
-
-def decode(context, batch):
-    code = L.llama_decode(context, batch)
-    if code:
-        raise RuntimeError(f"llama_decode answers {code}")
-    L.llama_synchronize(context)
-
-
-def measure(model, args, flash, unified, whole):
+def measure(model, vocab, args, flash, unified, whole):
     """Seconds of each run; none where steps cannot be taken back. `whole` keeps all cells of layers with a window."""
-    vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
     params = L.llama_context_default_params()
     room = args.prefix + args.steps
     params.n_ctx = args.prefix + args.lanes * (args.steps + 32) if unified else args.lanes * (room + 32)
@@ -80,21 +56,15 @@ def main():
     for name, value in [("--threads", 2), ("--prefix", 1024), ("--lanes", 32), ("--steps", 64), ("--reps", 3)]:
         parser.add_argument(name, type=int, default=value)
     args, _ = parser.parse_known_args()
-    quiet = L.llama_log_callback(lambda level, text, user: None)
-    L.llama_log_set(quiet, ctypes.c_void_p(0))
-    L.llama_backend_init()
-    params = L.llama_model_default_params()
-    params.n_gpu_layers = 0
-    model = L.llama_model_load_from_file(args.model.encode(), params)
-    if not model:
-        raise SystemExit(f"cannot load {args.model}")
+    start()
+    model, vocab = open_model(args.model)
     best = None
     for flash in (False, True):
         for unified in (True, False):
             line = {"engine": "llama.cpp", "model": os.path.basename(args.model), "threads": args.threads, "test": "prefix"}
             line |= {"lanes": args.lanes, "prefix": args.prefix, "steps": args.steps, "fa": flash, "kvu": unified}
             try:
-                seconds = measure(model, args, flash, unified, False) or measure(model, args, flash, unified, True)
+                seconds = measure(model, vocab, args, flash, unified, False) or measure(model, vocab, args, flash, unified, True)
             except (RuntimeError, OSError) as reason:
                 print(json.dumps(line | {"skipped": str(reason)}), flush=True)
                 continue
