@@ -13,6 +13,7 @@
 //! | `codec.rs` | the bytes of a payload: postcard, read in place |
 //! | `convert.rs` | records to payloads and back |
 //! | `socket.rs` | the sockets, and descriptors over them |
+//! | `patience.rs` | a wait that looks for a short while before it sleeps |
 //! | `server/` | the worker's side: an engine, served |
 //! | `client/` | the host's side: an engine that is another process |
 //! | `memory.rs` | shared memory; fenced |
@@ -30,6 +31,7 @@ pub mod frame;
 pub mod inherit;
 pub mod memory;
 pub mod message;
+mod patience;
 pub mod payload;
 mod positioned;
 pub mod server;

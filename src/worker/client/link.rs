@@ -20,8 +20,9 @@ use super::process::WorkerProcess;
 use crate::worker::codec::Wire;
 use crate::worker::frame::{Frame, FrameReader, FrameWriter, VERSION};
 use crate::worker::message::{Sender, kind, sender};
+use crate::worker::patience::Patience;
 use crate::worker::payload::{OpComplete, TickEmit};
-use crate::worker::socket::{self, Received, poll_until, transmit};
+use crate::worker::socket::{self, Received, transmit};
 
 /// What a worker says unasked.
 pub(super) enum Unasked<'m> {
@@ -52,6 +53,7 @@ pub(super) struct Link {
     out: Vec<u8>,
     emit: TickEmit,
     version: Option<u16>,
+    patience: Patience,
 }
 
 /// Whether a frame that came is the awaited one.
@@ -70,6 +72,7 @@ impl Link {
             out: Vec::new(),
             emit: TickEmit::default(),
             version: None,
+            patience: Patience::default(),
         }
     }
 
@@ -171,7 +174,7 @@ impl Link {
                 let errors = errors.map(|errors| PollFd::from_borrowed_fd(errors, PollFlags::IN));
                 let count = 1 + usize::from(errors.is_some());
                 let mut waited = [frames.clone(), errors.unwrap_or(frames)];
-                poll_until(&mut waited[..count], until)?;
+                self.patience.wait(&mut waited[..count], until)?;
                 waited[..count].get(1).is_some_and(|errors| !errors.revents().is_empty())
             };
             if spoke && let Some(process) = process {

@@ -16,6 +16,7 @@ use super::ServeError;
 use crate::worker::codec::Wire;
 use crate::worker::frame::{FrameReader, FrameWriter, VERSION};
 use crate::worker::message::Message;
+use crate::worker::patience::Patience;
 use crate::worker::socket::{Received, poll_until, receive, transmit};
 
 /// Bytes that the buffer of replies may keep between them.
@@ -30,11 +31,17 @@ pub(super) struct Link {
     writer: FrameWriter,
     /// The frame being written.
     out: Vec<u8>,
+    patience: Patience,
 }
 
 impl Link {
     pub(super) fn new(frames: OwnedFd) -> Self {
-        Self { frames: Arc::new(frames), writer: FrameWriter::new(VERSION), out: Vec::new() }
+        Self {
+            frames: Arc::new(frames),
+            writer: FrameWriter::new(VERSION),
+            out: Vec::new(),
+            patience: Patience::default(),
+        }
     }
 
     fn frames(&self) -> BorrowedFd<'_> {
@@ -47,9 +54,9 @@ impl Link {
     }
 
     /// Waits until bytes have come or the host has gone, at most `limit`; answers whether that is so.
-    pub(super) fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
-        let mut waited = [PollFd::from_borrowed_fd(self.frames(), PollFlags::IN)];
-        poll_until(&mut waited, limit.map(|limit| Instant::now() + limit))
+    pub(super) fn wait(&mut self, limit: Option<Duration>) -> io::Result<bool> {
+        let mut waited = [PollFd::from_borrowed_fd(self.frames.as_fd(), PollFlags::IN)];
+        self.patience.wait(&mut waited, limit.map(|limit| Instant::now() + limit))
     }
 
     /// Whether the host has closed the stream.
