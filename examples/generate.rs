@@ -15,7 +15,7 @@ use ictus::record::{LaneAdmit, LaneLogprob};
 use ictus::ring::{MemoryRings, Rings};
 use ictus::timeline::Timeline;
 use ictus::tokenizer::{DecodeOptions, EncodeOptions, TokenStream};
-use ictus::{Arithmetic, Device, Model, ModelOptions, Progress, WorkerOptions};
+use ictus::{Arithmetic, Device, InstructionSet, Model, ModelOptions, Progress, WorkerOptions};
 use serde_json::json;
 
 const USAGE: &str = "\
@@ -32,6 +32,9 @@ usage: generate [FLAGS]
   --threads N           threads that compute (default: one per processor)
   --device cpu|cuda|cuda:N|cuda:N,M...
                         where to run: the processor, CUDA device N, 0 unless stated, or several together (default: cpu)
+  --instruction-set NAME
+                        instructions of the processor to compute with: portable, avx2, avx512, avx512-vnni, neon or neon-dotprod
+                        (default: the best that it has)
   --draft prompt-lookup|FILE.gguf
                         draft from the text itself, or with a smaller model of the same vocabulary
   --exact               f32 activations: the default
@@ -119,6 +122,11 @@ fn parse_args() -> Result<Option<Args>, Failure> {
             Long("threads") => args.options.threads = parser.value()?.parse()?,
             Long("device") => {
                 set_device(&mut args.options, &parser.value()?.string()?)?;
+            }
+            Long("instruction-set") => {
+                let name = parser.value()?.string()?;
+                let unknown = || format!("--instruction-set {name} is none that there is\n{USAGE}");
+                args.options.instruction_set = Some(InstructionSet::named(&name).ok_or_else(unknown)?);
             }
             Long("draft") => args.draft = Some(parser.value()?.string()?),
             Long("schema") => args.grammar = Some(Form::Schema(std::fs::read_to_string(parser.value()?)?)),

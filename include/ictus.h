@@ -255,6 +255,15 @@
 #define ICTUS_DEVICE_CPU 0u
 #define ICTUS_DEVICE_CUDA 1u
 
+/* INSTRUCTION_SET */
+#define ICTUS_INSTRUCTION_SET_BEST 0u
+#define ICTUS_INSTRUCTION_SET_PORTABLE 1u
+#define ICTUS_INSTRUCTION_SET_AVX2 2u
+#define ICTUS_INSTRUCTION_SET_AVX512 3u
+#define ICTUS_INSTRUCTION_SET_AVX512_VNNI 4u
+#define ICTUS_INSTRUCTION_SET_NEON 5u
+#define ICTUS_INSTRUCTION_SET_NEON_DOTPROD 6u
+
 /* ARITHMETIC */
 #define ICTUS_ARITHMETIC_EXACT 0u
 #define ICTUS_ARITHMETIC_FAST 1u
@@ -1032,6 +1041,11 @@ typedef struct {
     // Several CUDA devices that compute together, as bits: bit 0 is device 0. 0 is `device_index` alone. Results are those of one
     // device; a model has at most as many devices as key and value heads.
     uint64_t device_mask;
+    // Instructions of the processor to compute with (`ICTUS_INSTRUCTION_SET_*`); 0 is the best that it has. All but the portable one give
+    // the same bits. One that the processor lacks answers `ICTUS_ERR_OP_UNSUPPORTED`; a CUDA device takes none.
+    uint32_t instruction_set;
+    // Zero; readers ignore it.
+    uint32_t _pad0;
 } ictus_model_options_t;
 
 // What a host may choose when it makes an executor. Zero in a field means its default.

@@ -32,7 +32,8 @@ pub mod transfer;
 pub mod worker;
 
 pub use open::{
-    Arithmetic, Device, Error, HostThreads, KvType, MemoryPlan, Model, ModelOptions, Progress, WorkerOptions,
+    Arithmetic, Device, Error, HostThreads, InstructionSet, KvType, MemoryPlan, Model, ModelOptions, Progress,
+    WorkerOptions,
 };
 
 /// Compiles the program that the README shows.

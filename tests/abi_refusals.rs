@@ -11,6 +11,8 @@ mod scripted;
 use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
 
+use ictus::InstructionSet;
+use ictus::abi::constant::instruction_set;
 use ictus::abi::*;
 use ictus::engine::{Engine, PlanBuilder};
 use ictus::executor::Executor;
@@ -566,6 +568,8 @@ fn files_and_options_that_are_refused_say_why() {
                 Status::RejectBounds,
                 OpenOptions { struct_size: 200, device: 1, device_index: 1, device_mask: 3, ..default },
             ),
+            (Status::RejectBounds, OpenOptions { struct_size: 208, instruction_set: 7, ..default }),
+            (Status::RejectBounds, OpenOptions { struct_size: 208, device: 1, instruction_set: 1, ..default }),
         ] {
             twice(expected, || ictus_model_open(tiny.as_ptr(), &raw const options, null_mut(), 0, &raw mut model));
         }
@@ -576,6 +580,48 @@ fn files_and_options_that_are_refused_say_why() {
     }
     let sum = plan.weights_bytes + plan.kv_pool_bytes + plan.activation_bytes + plan.table_bytes;
     assert!(plan.total_bytes == sum && plan.weights_bytes > 0);
+}
+
+/// the option is read from those who know it; each number is the set of that name, and one that the processor lacks is refused.
+#[test]
+fn instruction_sets_that_the_processor_lacks_are_refused_when_a_model_opens() {
+    let tiny = std::ffi::CString::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/ictus-tiny.gguf")).expect("no NUL");
+    let open = |struct_size, instruction_set| {
+        let options = OpenOptions { struct_size, threads: 1, instruction_set, ..OpenOptions::zeroed() };
+        let (mut model, mut reason) = (null_mut(), [0 as c_char; 64]);
+        // SAFETY: the pointers are locals, and the text ends with a NUL inside the buffer.
+        let (code, reason) = unsafe {
+            let code = ictus_model_open(tiny.as_ptr(), &raw const options, reason.as_mut_ptr(), 64, &raw mut model);
+            (code, std::ffi::CStr::from_ptr(reason.as_ptr()).to_string_lossy().into_owned())
+        };
+        if code == 0 {
+            free(model);
+        }
+        (code, reason)
+    };
+    assert_eq!(open(200, 99).0, 0, "an older host has no such field");
+    let numbers = [
+        (instruction_set::PORTABLE, "portable"),
+        (instruction_set::AVX2, "avx2"),
+        (instruction_set::AVX512, "avx512"),
+        (instruction_set::AVX512_VNNI, "avx512-vnni"),
+        (instruction_set::NEON, "neon"),
+        (instruction_set::NEON_DOTPROD, "neon-dotprod"),
+    ];
+    assert_eq!(numbers.len(), InstructionSet::ALL.len());
+    let mut refused = 0;
+    for (number, name) in numbers {
+        let set = InstructionSet::named(name).expect("there is one");
+        let (code, reason) = open(208, number);
+        if set.is_available() {
+            assert_eq!(code, 0, "{name}: {reason}");
+        } else {
+            let why = format!("no device: the processor has no {name} [ICTUS_ERR_OP_");
+            assert!(code == Status::Unsupported as i32 && reason.starts_with(&why), "{name}: {reason}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "no processor is of two kinds");
 }
 
 /// adapters, embeddings, stages and what describes a model.

@@ -174,6 +174,17 @@ fn worker_says_what_the_engine_of_this_process_says() {
         assert!(here["tokens"].as_array().is_some_and(|tokens| !tokens.is_empty()), "{here}");
     }
 
+    // Instructions that round otherwise than the best of the processor, in both.
+    let best = ["--json", "--max-tokens", "40", "--logprobs", "0"];
+    let portable = [&best[..], &["--instruction-set", "portable"]].concat();
+    let (here, there) = (json(&portable), object(in_worker(worker, &portable)));
+    assert_eq!(there["logprobs"], here["logprobs"]);
+    if ictus::InstructionSet::best() == ictus::InstructionSet::Portable {
+        println!("skipped: other instructions than the portable ones: this processor has none");
+    } else {
+        assert_ne!(json(&best)["logprobs"], here["logprobs"]);
+    }
+
     // What a worker cannot do, and a worker that is not there.
     let trace = folder.path().join("trace.json").to_string_lossy().into_owned();
     for (program, arguments, reason) in [
@@ -192,13 +203,14 @@ fn worker_says_what_the_engine_of_this_process_says() {
 
 #[test]
 fn refusals_say_what_is_wrong_and_exit_with_1() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--no-such-flag"], "usage"),
         (&["--model", "nowhere.gguf"], "nowhere.gguf"),
         (&["--device", "cuda:4294967295"], "no device"),
         (&["--device", "cuda:62,63"], "no device"),
         (&["--device", "cuda:1,2,1"], "each is named once"),
         (&["--device", "abacus"], "abacus"),
+        (&["--instruction-set", "mmx"], "mmx"),
         (&["--threads", "100000"], "threads"),
         (&["--chat"], "chat template"),
         (&["--token-ids", "1,x"], "invalid digit"),

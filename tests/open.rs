@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use ictus::backend::{BackendError, KvType};
 use ictus::engine::{Engine, PlanBuilder};
 use ictus::ring::{MemoryRings, Rings};
-use ictus::{Device, Error, Model, ModelOptions, Progress};
+use ictus::{Arithmetic, Device, Error, InstructionSet, Model, ModelOptions, Progress};
 use model::file;
 
 const TINY: &str = "models/ictus-tiny.gguf";
@@ -96,6 +96,57 @@ fn every_refusal_is_typed_and_can_be_met_again() {
         assert!(matches!(Model::plan(file(TINY), &far()), Err(Error::Backend(BackendError::NoDevice { .. }))));
         assert!(matches!(threads(), Err(Error::Options(error)) if error.name == "threads"));
         assert!(matches!(context(), Err(Error::Options(error)) if error.name == "context_tokens"));
+    }
+}
+
+/// Log-probabilities of greedy tokens, as bits.
+fn logprobs(engine: &mut dyn Engine, prompt: &[u32], count: u64) -> Vec<u32> {
+    let mut rings = MemoryRings::new();
+    let staged = rings.stage_prompt(prompt);
+    let mut bits = Vec::new();
+    for seq in 1..=count {
+        let plan = PlanBuilder::new(seq).decode(1, 1);
+        let plan = match seq {
+            1 => plan.admit_with(|admit| admit.want_logprobs = 1, 1, staged).prefill(1, 0, prompt.len() as u32),
+            _ => plan,
+        };
+        let (plan, arena) = plan.build();
+        let events = engine.tick(&plan, &arena, &mut rings).expect("the plan runs");
+        bits.extend(events.logprobs.iter().map(|record| record.logprob.to_bits()));
+    }
+    assert_eq!(bits.len() as u64, count);
+    bits
+}
+
+/// The sets round in two ways: the portable one products and sums apart, all others together.
+#[test]
+fn chosen_instruction_set_computes_and_one_that_is_not_there_is_refused() {
+    for arithmetic in [Arithmetic::Exact, Arithmetic::Fast] {
+        let with = |instruction_set| ModelOptions { instruction_set, arithmetic, ..options() };
+        let bits = |set| {
+            let mut engine = Model::open(file(TINY), &with(set)).expect("it opens").engine().expect("an engine");
+            let descriptor = engine.capability_descriptor().expect("it has one").to_owned();
+            (logprobs(&mut *engine, &[1, 2, 3, 4, 5, 6, 7], 12), descriptor)
+        };
+        let (best, portable) = (bits(None), bits(Some(InstructionSet::Portable)));
+        assert_eq!(best, bits(Some(InstructionSet::best())));
+        for &set in InstructionSet::ALL {
+            let backend = format!("\"backend\":\"cpu {}\"", set.name());
+            if !set.is_available() {
+                let refused = |error: Error| matches!(&error, Error::Backend(BackendError::NoDevice { reason }) if reason.contains(set.name()));
+                assert!(Model::open(file(TINY), &with(Some(set))).is_err_and(refused), "{}", set.name());
+                assert!(Model::plan(file(TINY), &with(Some(set))).is_err_and(refused), "{}", set.name());
+                continue;
+            }
+            let (found, descriptor) = bits(Some(set));
+            assert!(descriptor.contains(&backend), "{descriptor}");
+            if set == InstructionSet::Portable {
+                assert_eq!(found, portable.0);
+            } else {
+                assert_eq!(found, best.0, "{}", set.name());
+                assert_ne!(found, portable.0, "{} rounds once where the portable set rounds twice", set.name());
+            }
+        }
     }
 }
 

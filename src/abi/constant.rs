@@ -29,6 +29,26 @@ pub mod device {
     pub const CUDA: u32 = 1;
 }
 
+/// Instructions of a processor.
+pub mod instruction_set {
+    use crate::open::InstructionSet;
+
+    /// The best that the processor has.
+    pub const BEST: u32 = 0;
+    /// What every processor of the target has.
+    pub const PORTABLE: u32 = InstructionSet::Portable as u32;
+    /// x86-64 with AVX2, FMA and F16C.
+    pub const AVX2: u32 = InstructionSet::Avx2 as u32;
+    /// x86-64 with AVX-512 F, BW, VL and DQ, and all of AVX2.
+    pub const AVX512: u32 = InstructionSet::Avx512 as u32;
+    /// The same, with AVX-512 VNNI.
+    pub const AVX512_VNNI: u32 = InstructionSet::Avx512Vnni as u32;
+    /// AArch64 with NEON.
+    pub const NEON: u32 = InstructionSet::Neon as u32;
+    /// AArch64 with NEON and `dotprod`.
+    pub const NEON_DOTPROD: u32 = InstructionSet::NeonDot as u32;
+}
+
 /// How products with quantised weights are computed.
 pub mod arithmetic {
     /// With f32 activations: nothing is rounded.
@@ -224,6 +244,15 @@ extension! {
     "DEVICE" {
         "ICTUS_DEVICE_CPU" = device::CPU,
         "ICTUS_DEVICE_CUDA" = device::CUDA,
+    }
+    "INSTRUCTION_SET" {
+        "ICTUS_INSTRUCTION_SET_BEST" = instruction_set::BEST,
+        "ICTUS_INSTRUCTION_SET_PORTABLE" = instruction_set::PORTABLE,
+        "ICTUS_INSTRUCTION_SET_AVX2" = instruction_set::AVX2,
+        "ICTUS_INSTRUCTION_SET_AVX512" = instruction_set::AVX512,
+        "ICTUS_INSTRUCTION_SET_AVX512_VNNI" = instruction_set::AVX512_VNNI,
+        "ICTUS_INSTRUCTION_SET_NEON" = instruction_set::NEON,
+        "ICTUS_INSTRUCTION_SET_NEON_DOTPROD" = instruction_set::NEON_DOTPROD,
     }
     "ARITHMETIC" {
         "ICTUS_ARITHMETIC_EXACT" = arithmetic::EXACT,

@@ -57,6 +57,8 @@ records! {
         worker_timeout_ms: "uint32_t",
         worker_restarts: "uint32_t",
         device_mask: "uint64_t",
+        instruction_set: "uint32_t",
+        _pad0: "uint32_t",
     }
     record ClaimedSampling "ClaimedSampling" "ictus_claimed_sampling_t" {
         struct_size: "uint64_t",

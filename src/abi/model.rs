@@ -5,14 +5,14 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 
 use super::bundle::{self, ModelHandle, StatusCode, status};
-use super::constant::{NO_RESTARTS, NO_TOKEN, arithmetic, claim, device, kv_type, log_level};
+use super::constant::{NO_RESTARTS, NO_TOKEN, arithmetic, claim, device, instruction_set, kv_type, log_level};
 use super::guard::{Buffer, Failure, Outcome, buffer, contain, optional_text, out, sized_out, text, versioned};
 use super::log::Log;
 use crate::backend::cpu::{HostThreads, Lent};
 use crate::backend::{Arithmetic, BackendError, KvType};
 use crate::checkpoint::CheckpointError;
 use crate::facade::CoreError;
-use crate::open::{Device, Error, Model, ModelOptions, Progress, WorkerOptions};
+use crate::open::{Device, Error, InstructionSet, Model, ModelOptions, Progress, WorkerOptions};
 use crate::record::Status;
 use crate::record::view::{Plain, record};
 
@@ -105,8 +105,13 @@ pub struct OpenOptions {
     /// Several CUDA devices that compute together, as bits: bit 0 is device 0. 0 is `device_index` alone. Results are those of one
     /// device; a model has at most as many devices as key and value heads.
     pub device_mask: u64,
+    /// Instructions of the processor to compute with (`ICTUS_INSTRUCTION_SET_*`); 0 is the best that it has. All but the portable one give
+    /// the same bits. One that the processor lacks answers `ICTUS_ERR_OP_UNSUPPORTED`; a CUDA device takes none.
+    pub instruction_set: u32,
+    /// Zero; readers ignore it.
+    pub _pad0: u32,
 }
-const _: () = assert!(size_of::<OpenOptions>() == 200);
+const _: () = assert!(size_of::<OpenOptions>() == 208);
 record!(OpenOptions, min_prefix: 80);
 
 /// The bytes that a model takes.
@@ -253,6 +258,13 @@ fn options(source: &OpenOptions) -> Outcome<ModelOptions> {
         device_mask,
         ..
     } = *source;
+    let instruction_set = match source.instruction_set {
+        instruction_set::BEST => None,
+        number => match InstructionSet::ALL.iter().find(|&&set| set as u32 == number) {
+            Some(&set) => Some(set),
+            None => return Err(Failure::new(Status::RejectBounds, format_args!("option instruction_set is {number}"))),
+        },
+    };
     let op_fast_checksum = match source.op_fast_checksum {
         0 => false,
         1 => true,
@@ -264,6 +276,7 @@ fn options(source: &OpenOptions) -> Outcome<ModelOptions> {
         device_mask,
         threads,
         host_threads: host_threads(source),
+        instruction_set,
         arithmetic,
         kv_type,
         page_size_tokens,

@@ -62,6 +62,7 @@ impl Model {
             device_mask: self.inner.asked.device_mask,
             threads: own.threads as u32,
             host_threads: own.host_threads.clone(),
+            instruction_set: own.devices.instruction_set,
             arithmetic: own.arithmetic,
             kv_type: Some(own.kv_type),
             page_size_tokens: own.page_size_tokens as u32,

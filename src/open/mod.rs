@@ -20,7 +20,7 @@ mod place;
 pub mod sizing;
 mod worker;
 
-pub use crate::backend::cpu::HostThreads;
+pub use crate::backend::cpu::{HostThreads, InstructionSet};
 pub use crate::backend::{Arithmetic, KvType};
 pub use crate::runtime::MemoryPlan;
 pub use error::Error;
@@ -363,12 +363,14 @@ impl AsRef<Tokenizer> for Model {
 impl Model {
     /// A runtime on the processor: its own pool and threads, over the shared weights.
     fn cpu_runtime(&self, weights: &SharedWeights<CpuBackend>) -> Result<ModelRuntime<CpuBackend>, Error> {
-        let Resolved { threads, host_threads, arithmetic, .. } = &self.inner.options;
+        let Resolved { threads, host_threads, arithmetic, devices, .. } = &self.inner.options;
         let backend = match host_threads {
             Some(host) => CpuBackend::on_host_threads(*threads, host.clone()),
             None => CpuBackend::new(*threads),
         };
-        self.runtime_on(backend.with_arithmetic(*arithmetic), "cpu".to_owned(), weights)
+        let set = devices.instruction_set();
+        let backend = backend.on_instruction_set(set)?.with_arithmetic(*arithmetic);
+        self.runtime_on(backend, format!("cpu {}", set.name()), weights)
     }
 
     /// A runtime on the device: its own pool and stream, over the shared weights.

@@ -3,7 +3,7 @@
 
 use super::place::Devices;
 use super::sizing::{self, ModelDemand};
-use crate::backend::cpu::HostThreads;
+use crate::backend::cpu::{HostThreads, InstructionSet};
 use crate::backend::{Arithmetic, KvType};
 use crate::checkpoint::ModelConfig;
 use crate::executor::ExecutorOptions;
@@ -35,6 +35,10 @@ pub struct ModelOptions {
     /// Threads of the host that compute in place of the engine's own, `threads` of them at a time; none is the engine's own. Results are
     /// the same.
     pub host_threads: Option<HostThreads>,
+    /// Instructions of the processor to compute with; none is the best that it has. Those that fuse products and sums, which are all but
+    /// the portable one, give the same bits. One that the processor lacks is refused
+    /// ([`NoDevice`](crate::backend::BackendError::NoDevice)), and so is any beside a CUDA device.
+    pub instruction_set: Option<InstructionSet>,
     /// How products are computed: exact, or faster with rounded activations, where the weights are quantised and on CUDA devices also where they have 16 bits.
     pub arithmetic: Arithmetic,
     /// Element type of cached keys and values; none is single precision, which rounds nothing, for exact arithmetic and half precision for
@@ -155,6 +159,11 @@ impl ModelOptions {
         }
         if self.device_mask != 0 && self.device_index != 0 {
             return refuse("device_index", self.device_index.into(), "0 beside device_mask");
+        }
+        if let Some(set) = self.instruction_set
+            && self.device != Device::Cpu
+        {
+            return refuse("instruction_set", set as u64, "0, the best, beside a CUDA device");
         }
         if self.grammar_depth > Self::MAX_GRAMMAR_DEPTH {
             return refuse("grammar_depth", self.grammar_depth.into(), "at most 64");
@@ -384,6 +393,10 @@ mod tests {
             ("grammar_depth", ModelOptions { grammar_depth: 65, ..base.clone() }),
             ("device_mask", ModelOptions { device_mask: 3, ..base.clone() }),
             ("device_index", ModelOptions { device: Device::Cuda, device_mask: 3, device_index: 1, ..base.clone() }),
+            (
+                "instruction_set",
+                ModelOptions { device: Device::Cuda, instruction_set: Some(InstructionSet::Portable), ..base.clone() },
+            ),
         ];
         for (name, options) in cases {
             for _ in 0..2 {

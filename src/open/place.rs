@@ -2,7 +2,7 @@
 //! Where a model runs: the processor, or one or several CUDA devices where the build and the machine have them.
 
 use super::options::{Device, ModelOptions, Resolved};
-use crate::backend::cpu::CpuBackend;
+use crate::backend::cpu::{CpuBackend, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{self, CudaBackend, CudaGroup, DeviceInfo};
 use crate::backend::{Arithmetic, BackendError};
@@ -26,6 +26,8 @@ pub(super) struct Devices {
     pub(super) kind: Device,
     /// Numbers of CUDA devices; none for the processor.
     pub(super) indices: Vec<u32>,
+    /// Instructions of the processor; none is its best.
+    pub(super) instruction_set: Option<InstructionSet>,
 }
 
 impl Devices {
@@ -35,7 +37,12 @@ impl Devices {
             (Device::Cuda, 0) => vec![options.device_index],
             (Device::Cuda, mask) => (0..u64::BITS).filter(|bit| mask >> bit & 1 == 1).collect(),
         };
-        Self { kind: options.device, indices }
+        Self { kind: options.device, indices, instruction_set: options.instruction_set }
+    }
+
+    /// Instructions of the processor, the default filled in.
+    pub(super) fn instruction_set(&self) -> InstructionSet {
+        self.instruction_set.unwrap_or_else(InstructionSet::best)
     }
 
     /// How many devices there are to count memory of.
@@ -57,7 +64,10 @@ impl Place {
     /// The place, when it is there; no weights yet.
     pub(super) fn find(devices: &Devices) -> Result<Self, BackendError> {
         match devices.kind {
-            Device::Cpu => Ok(Self::Cpu(SharedWeights::default())),
+            Device::Cpu => {
+                devices.instruction_set.map_or(Ok(()), InstructionSet::require)?;
+                Ok(Self::Cpu(SharedWeights::default()))
+            }
             Device::Cuda => Self::cuda(&devices.indices),
         }
     }

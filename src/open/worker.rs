@@ -48,10 +48,15 @@ mod remote {
             let program = find_worker(options.program.as_deref())?;
             let context = u32::try_from(resolved.context_tokens).unwrap_or(u32::MAX);
             let pool_tokens = resolved.pool_pages as u64 * resolved.page_size_tokens as u64;
+            let instruction_set = match resolved.devices.kind {
+                Device::Cpu => resolved.devices.instruction_set().name(),
+                Device::Cuda => "best",
+            };
             let mut command = WorkerCommand::serving(program, &inner.path, context, resolved.max_lanes)
                 .option("--kv-bits", (8 * resolved.kv_type.bytes()).to_string())
                 .option("--arithmetic", if resolved.arithmetic == Arithmetic::Fast { "fast" } else { "exact" })
                 .option("--device", if resolved.devices.kind == Device::Cuda { "cuda" } else { "cpu" })
+                .option("--instruction-set", instruction_set)
                 .option("--fast-checksum", if asked.op_fast_checksum { "on" } else { "off" });
             for (name, value) in [
                 ("device-index", asked.device_index.into()),

@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ictus::InstructionSet;
 use ictus::worker::message::{Message, kind};
 use ictus::worker::payload::*;
 use ictus::worker::socket::{keep_on_exec, pair};
@@ -166,7 +167,7 @@ fn ws_23_bad_lines_and_models_have_their_exit_codes() {
     assert_eq!(missing.status.code(), Some(1));
     assert!(report["model"]["reads"].is_string() && report["available"] == true);
     let serve = ["--model", MODEL, "--max-context", "512", "--max-batch", "8"];
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["check", "--wrong", "1"], "unknown flag --wrong"),
         (&["--wrong", "1", "--model", MODEL], "unknown flag --wrong"),
         (&serve, "--frames-fd"),
@@ -177,6 +178,7 @@ fn ws_23_bad_lines_and_models_have_their_exit_codes() {
         (&["--model", MODEL, "--max-batch", "-1"], "--max-batch"),
         (&["--model", MODEL, "--kv-bits", "7"], "--kv-bits"),
         (&["--model", MODEL, "--threads", "1000"], "--threads"),
+        (&["--model", MODEL, "--instruction-set", "mmx"], "--instruction-set"),
         (&["--model", MODEL, "--frames-fd", "77", "--fd-channel-fd", "78"], "--frames-fd 77"),
         (&["--model", MODEL, "--frames-fd", "3", "--fd-channel-fd", "3"], "--frames-fd 3"),
     ];
@@ -195,6 +197,33 @@ fn ws_23_load_failure_is_code_three() {
     let (code, said) = worker.close();
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("budget") && said.lines().count() == 1, "{said}");
+}
+
+/// W-25, W-86: each set has its name on the line; one that the processor lacks is no model that cannot be read, but none that can be loaded.
+#[test]
+fn instruction_sets_that_the_processor_lacks_are_refused_with_their_name() {
+    let report: serde_json::Value = serde_json::from_slice(&run(&["check"]).stdout).expect("one JSON object");
+    let options = report["options"].as_array().expect("a list");
+    let option = options.iter().find(|option| option["name"] == "instruction-set").expect("it is there");
+    let names: Vec<&str> = ["best"].into_iter().chain(InstructionSet::ALL.iter().map(|set| set.name())).collect();
+    assert_eq!((&option["choices"], &option["default"]), (&serde_json::json!(names), &"best".into()));
+    for &set in InstructionSet::ALL {
+        let line = ["check", "--model", MODEL, "--instruction-set", set.name()];
+        let report: serde_json::Value = serde_json::from_slice(&run(&line).stdout).expect("one JSON object");
+        let reads = report["model"]["reads"].to_string();
+        let mut worker = Worker::start(&["--instruction-set", set.name()]);
+        if set.is_available() {
+            assert_eq!(reads, "true");
+            worker.host().start();
+            assert_eq!(worker.close().0, Some(0));
+        } else {
+            assert!(reads.contains(set.name()), "{reads}");
+            assert_eq!(worker.host().receive(), None);
+            let (code, said) = worker.close();
+            assert_eq!((code, said.lines().count()), (Some(3), 1), "{said}");
+            assert!(said.contains(set.name()), "{said}");
+        }
+    }
 }
 
 /// W-71.

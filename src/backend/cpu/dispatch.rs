@@ -9,13 +9,14 @@ use super::avx512::{Avx512, Avx512Vnni};
 use super::neon::{Neon, NeonDot};
 use super::portable::Portable;
 use super::simd::{IntegerOp, Integers, Op, Simd};
+use crate::backend::BackendError;
 
 /// Instruction sets that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InstructionSet {
     /// What every processor of the target has.
-    Portable,
+    Portable = 1,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and DQ, and all of [`InstructionSet::Avx2`].
@@ -38,6 +39,15 @@ impl InstructionSet {
         Isa::new(self).is_some()
     }
 
+    /// Checks that this processor has it.
+    ///
+    /// # Errors
+    /// `NoDevice` with its name.
+    pub fn require(self) -> Result<(), BackendError> {
+        let reason = || format!("the processor has no {}", self.name());
+        if self.is_available() { Ok(()) } else { Err(BackendError::NoDevice { reason: reason() }) }
+    }
+
     /// The best of this processor.
     pub fn best() -> Self {
         // The portable one is everywhere, so there is always one.
@@ -54,6 +64,11 @@ impl InstructionSet {
             Self::Neon => "neon",
             Self::NeonDot => "neon-dotprod",
         }
+    }
+
+    /// The one of this [`InstructionSet::name`].
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|set| set.name() == name)
     }
 }
 

@@ -219,8 +219,16 @@ impl CpuBackend {
     /// # Errors
     /// `NoDevice` when the processor lacks it.
     pub fn with_instruction_set(threads: usize, set: InstructionSet) -> Result<Self, BackendError> {
-        let refused = || BackendError::NoDevice { reason: format!("the processor has no {}", set.name()) };
-        Ok(Self::with_isa(Isa::new(set).ok_or_else(refused)?, set, Threads::new(or_all(threads))))
+        Self::new(threads).on_instruction_set(set)
+    }
+
+    /// The same backend with a chosen instruction set; a new one has the best of the processor.
+    ///
+    /// # Errors
+    /// `NoDevice` when the processor lacks it.
+    pub fn on_instruction_set(self, set: InstructionSet) -> Result<Self, BackendError> {
+        set.require()?;
+        Ok(Self { isa: Isa::new(set).unwrap_or(Isa::PORTABLE), set, ..self })
     }
 
     fn with_isa(isa: Isa, set: InstructionSet, threads: Threads) -> Self {

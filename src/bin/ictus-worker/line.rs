@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use ictus::{Arithmetic, Device, KvType, ModelOptions};
+use ictus::{Arithmetic, Device, InstructionSet, KvType, ModelOptions};
 use serde_json::{Value, json};
 
 /// Context, batch and width when the line does not say (W-81).
@@ -44,6 +44,12 @@ const KNOBS: &[Knob] = &[
         kind: Kind::Count { least: 0, most: ModelOptions::MAX_THREADS as u64 },
         default: "0",
         about: "threads that compute; 0 is one per processor",
+    },
+    Knob {
+        name: "instruction-set",
+        kind: Kind::Choice(&["best", "portable", "avx2", "avx512", "avx512-vnni", "neon", "neon-dotprod"]),
+        default: "best",
+        about: "instructions of the processor to compute with",
     },
     Knob {
         name: "arithmetic",
@@ -196,6 +202,7 @@ impl Line {
             device_index: count("device-index") as u32,
             device_mask: count("device-mask"),
             threads: count("threads") as u32,
+            instruction_set: self.text("instruction-set").and_then(InstructionSet::named),
             arithmetic: if self.text("arithmetic") == Some("fast") { Arithmetic::Fast } else { Arithmetic::Exact },
             pool_tokens: count("pool-tokens"),
             memory_budget_bytes: count("memory-budget"),
