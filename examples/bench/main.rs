@@ -30,7 +30,7 @@ use draft::Drafts;
 use host::{Failure, Host, tokens};
 use ictus::backend::KvType;
 use ictus::engine::StrategyBuilder;
-use ictus::{Arithmetic, ModelOptions};
+use ictus::{Arithmetic, InstructionSet, ModelOptions};
 use limits::Limits;
 use roofline::{Least, Work};
 use serde_json::{Value, json};
@@ -39,6 +39,7 @@ const USAGE: &str = "\
 usage: bench --model PATH [--threads N] [--fast] [--runs N] [--json]
              [--only tick,match,fork,pp,tg,batch,prefix,draft,mask,load,rss,idle,oversubscription,limits]
              [--pp 32,128,512] [--depth 0,512,2048] [--lanes 2,4,8,16,32] [--steps 64] [--prefix 1024] [--kv f32|f16]
+             [--instruction-set portable|avx2|avx512|avx512-vnni|neon|neon-dotprod]   the best of the processor unless stated
              [--quick]            three runs, pp 128, depth 0, 8 lanes
              [--timeline FILE]    of pp, tg and batch, for Perfetto or chrome://tracing";
 
@@ -73,6 +74,7 @@ struct Args {
     steps: usize,
     prefix: usize,
     kv_type: Option<KvType>,
+    instruction_set: InstructionSet,
     child: bool,
     timeline: Option<PathBuf>,
 }
@@ -121,6 +123,7 @@ fn parse_args() -> Result<Args, Failure> {
         steps: 64,
         prefix: 1024,
         kv_type: None,
+        instruction_set: InstructionSet::best(),
         child: false,
         timeline: None,
     };
@@ -140,6 +143,12 @@ fn parse_args() -> Result<Args, Failure> {
             Long("prefix") => args.prefix = parser.value()?.parse()?,
             Long("steps") => args.steps = parser.value()?.parse()?,
             Long("timeline") => args.timeline = Some(parser.value()?.into()),
+            Long("instruction-set") => {
+                let name = parser.value()?.string()?;
+                let unknown = || format!("--instruction-set {name} is none that there is\n{USAGE}");
+                args.instruction_set = InstructionSet::named(&name).ok_or_else(unknown)?;
+                args.instruction_set.require()?;
+            }
             Long("kv") => args.kv_type = Some(kv_type(&parser.value()?.string()?)?),
             Long("quick") => {
                 args.runs = 3;
@@ -164,6 +173,7 @@ fn say(args: &Args, test: &str, fields: Value) {
         "threads": args.threads,
         "path": args.arithmetic.name(),
         "kv": kv_name(args.kv_type()),
+        "instruction_set": args.instruction_set.name(),
         "test": test,
     });
     if let (Value::Object(line), Value::Object(fields)) = (&mut line, fields) {
@@ -383,7 +393,7 @@ fn in_children(args: &Args) -> Result<Vec<Value>, Failure> {
     let one = |_| {
         let output = Command::new(std::env::current_exe()?)
             .args(["--child", &format!("--{}", args.arithmetic.name()), "--threads", &args.threads.to_string()])
-            .args(["--kv", kv_name(args.kv_type()), "--model"])
+            .args(["--kv", kv_name(args.kv_type()), "--instruction-set", args.instruction_set.name(), "--model"])
             .arg(&args.model)
             .output()?;
         if !output.status.success() {
@@ -432,6 +442,7 @@ fn options(args: &Args, context_tokens: u32) -> ModelOptions {
         context_tokens,
         max_lanes: 64,
         kv_type: Some(args.kv_type()),
+        instruction_set: Some(args.instruction_set),
         ..ModelOptions::default()
     }
 }
@@ -511,7 +522,7 @@ fn main() -> Result<(), Failure> {
     }
     let wants = |test: &str| args.only.iter().any(|name| name == test);
     let steps = ["pp", "tg", "batch", "prefix"].into_iter().any(wants);
-    let limits = (steps || wants("limits")).then(|| limits::measure(args.threads as usize));
+    let limits = (steps || wants("limits")).then(|| limits::measure(args.threads as usize, args.instruction_set));
     if let Some(Limits { read_gbs, int8_gops, fma_gflops }) = limits {
         say(&args, "limits", json!({ "read_gbs": read_gbs, "int8_gops": int8_gops, "fma_gflops": fma_gflops }));
     }
