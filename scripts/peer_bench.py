@@ -15,6 +15,12 @@ Each figure is the median of `reps` runs after a warm-up; of at most three with 
 batch are computed once: every run starts from a copy of their state. Keys and values are 16 bits wide, each sequence has a buffer of its own,
 weights are laid out anew for the processor where llama.cpp can. pp, tg and batch run with flash attention (`fa`) and without; the faster
 line is repeated at the end with the mark `best_of`. load has it on, unless --fa off. Needs llama-cpp-python, built for this machine.
+
+Every line has the instructions that this build of llama.cpp computes with (`instruction_set`, by the names of examples/bench); the line `info`
+has all that it says of itself. A build for AVX2 alone, on any machine (without the last option pip takes a build of other options that it has kept):
+
+    CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX512=OFF" \\
+        pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36 --no-cache-dir
 """
 import argparse
 import ctypes
@@ -60,6 +66,13 @@ def start():
     """Once in a process; the log of llama.cpp goes nowhere."""
     L.llama_log_set(QUIET, ctypes.c_void_p(0))
     L.llama_backend_init()
+
+
+def instruction_set():
+    """The widest vectors that llama.cpp was built for, as examples/bench names them."""
+    has = set(re.findall(r"(\w+) = 1", L.llama_print_system_info().decode()))
+    names = {"AVX512_VNNI": "avx512-vnni", "AVX512": "avx512", "AVX_VNNI": "avx2-vnni", "AVX2": "avx2", "DOTPROD": "neon-dotprod", "NEON": "neon"}
+    return next((name for feature, name in names.items() if feature in has), "portable")
 
 
 def open_model(path):
@@ -218,7 +231,7 @@ def main():
     if args.child:
         return child(args)
     start()
-    base = {"engine": "llama.cpp", "model": os.path.basename(args.model), "threads": args.threads}
+    base = {"engine": "llama.cpp", "model": os.path.basename(args.model), "threads": args.threads, "instruction_set": instruction_set()}
 
     def say(line):
         print(json.dumps(base | line), flush=True)

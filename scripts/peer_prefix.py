@@ -14,7 +14,7 @@ import time
 
 import llama_cpp as L
 
-from peer_bench import decode, fill, open_model, start, tokens
+from peer_bench import decode, fill, instruction_set, open_model, start, tokens
 
 
 def measure(model, vocab, args, flash, unified, whole):
@@ -63,6 +63,7 @@ def main():
         for unified in (True, False):
             line = {"engine": "llama.cpp", "model": os.path.basename(args.model), "threads": args.threads, "test": "prefix"}
             line |= {"lanes": args.lanes, "prefix": args.prefix, "steps": args.steps, "fa": flash, "kvu": unified}
+            line["instruction_set"] = instruction_set()
             try:
                 seconds = measure(model, vocab, args, flash, unified, False) or measure(model, vocab, args, flash, unified, True)
             except (RuntimeError, OSError) as reason:
