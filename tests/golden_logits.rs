@@ -21,6 +21,8 @@
 //! | logits, keys and values of 16 bits | 2.5e-2 | 9.1e-3 |
 //! | greedy tokens | 448 of 448 | 448 of 448 |
 //! | perplexity, relative | 9.1e-9 | 3.6e-8 |
+//! | perplexity, relative: fast | 3.2e-4 | 1.3e-3 |
+//! | perplexity, relative: llama.cpp, 16-bit keys and values | 7.5e-4 | 2.6e-3 |
 
 #![allow(dead_code, reason = "the shared helpers have more than this file uses")]
 
@@ -227,8 +229,8 @@ fn prompts(golden: &Value) -> Vec<(Vec<u32>, Vec<usize>)> {
 }
 
 /// Fast arithmetic with its own default of 16-bit keys and values, against the exact path, whose rows are within 1e-3 of the exact
-/// ones by the tests above. It may be as far as llama.cpp with 16-bit keys and values is, as `tests/golden` has it; a perplexity as
-/// far as the farther of its two settings, because both are far below what rounding moves single tokens by.
+/// ones by the tests above. It may be as far as llama.cpp with 16-bit keys and values is, as `tests/golden` has it: in the largest distance of a
+/// row, and in perplexity; with a single logit, half as far again.
 fn fast_is_no_further_than_llama_cpp(name: &str) {
     let Some(checkpoint) = open(name) else { return };
     let (logits, perplexities) = (golden(name, "logits"), golden(name, "perplexity"));
@@ -250,11 +252,13 @@ fn fast_is_no_further_than_llama_cpp(name: &str) {
     assert!(most.rms <= number(&peer["max_rms"]) && most.kl <= number(&peer["max_kl"]));
     assert!(most.abs <= 1.5 * number(&peer["max_abs"]));
     for text in list(&perplexities["texts"]) {
-        let (got, _) = perplexity(&mut fast, text);
+        let ((exact, _), (fast, _)) = (perplexity(&mut exact, text), perplexity(&mut fast, text));
         let of = |setting: &str| number(&text["results"][setting]["ppl"]);
         let apart = |ppl: f64| (ppl / of("exact") - 1.0).abs();
-        let (ours, peer) = (apart(got), apart(of("kv16")).max(apart(of("kv32"))));
-        println!("{name}: fast perplexity {got:.4}, {ours:.2e} from exact; llama.cpp {peer:.2e}");
+        let (ours, peer) = (apart(fast), apart(of("kv16")));
+        println!("{name}: fast perplexity {ours:.2e} from exact; llama.cpp {peer:.2e}");
+        println!("| perplexity of {} tokens | in f64 | exact | fast | llama.cpp |", ids(&text["ids"]).len());
+        println!("| {name} | {:.4} | {exact:.4} | {fast:.4} | {:.4} |", of("exact"), of("kv16"));
         assert!(ours <= peer);
     }
 }
