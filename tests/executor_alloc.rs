@@ -112,6 +112,29 @@ fn drafting_allocations() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
+/// Allocations of ticks whose rounds are begun ahead, after they have warmed up.
+fn ahead_allocations() -> u64 {
+    let lanes = 32;
+    let engine = Executor::new(FreeRuntime::new(lanes as u32).stepping_ahead());
+    let mut harness = Harness::with_engine(engine).with_max_decode_lanes(lanes as u32);
+    for tag in 0..lanes {
+        let prompt = harness.prompt(&[1, 2, 3]);
+        let plan = harness.plan().admit(tag, prompt).prefill(tag, 0, 3);
+        harness.tick_ok(plan);
+    }
+    // Grants differ, so lanes leave the rounds one after another.
+    let (mut plan, arena) = (0..lanes).fold(harness.plan(), |plan, tag| plan.decode(tag, 1 + tag as u16 % 5)).build();
+    let mut before = 0;
+    for tick in 0..60 {
+        if tick == 20 {
+            before = ALLOCATIONS.load(Ordering::Relaxed);
+        }
+        plan.plan_seq += 1;
+        harness.engine.tick(&plan, &arena, &mut harness.rings).expect("the plan is good");
+    }
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
 #[test]
 fn decoding_ticks_allocate_nothing() {
     // The counter counts: a list that grows is seen.
@@ -127,4 +150,5 @@ fn decoding_ticks_allocate_nothing() {
     });
     assert_eq!(allocations(fake, 8, 64, 50), 0, "over the fake");
     assert_eq!(drafting_allocations(), 0, "with drafts");
+    assert_eq!(ahead_allocations(), 0, "with rounds that are begun ahead");
 }

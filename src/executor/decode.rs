@@ -5,6 +5,7 @@
 //!   set-up      which jobs want tokens at all
 //!   replay      tails, one token a step (replay.rs)
 //!   round:      feed the pending token of every job that holds no answer yet, and a draft behind it (draft.rs)
+//!               where it can be, begin the round behind it, on tokens that the runtime picks and feeds itself (ahead.rs)
 //!               evaluate every job, by ascending tag (evaluate.rs)
 //!   until no job is left, or somebody wants the tick to end (never before the first evaluation)
 //! ```
@@ -100,6 +101,7 @@ fn run_timed<R: Runtime>(jobs: &mut [Job], load: WorkLoad, run: &mut Run<'_, R>)
 /// Rounds until every job is done or the tick should end; with drafts in them, or without.
 fn run_rounds<R: Runtime>(jobs: &mut [Job], drafts: bool, run: &mut Run<'_, R>) -> Result<(), Fatal> {
     let mut active = std::mem::take(&mut run.steps.active);
+    run.look_ahead(drafts);
     let is_active = |&number: &usize| jobs.get(number).is_some_and(|job| job.active);
     // The first round feeds in plan order, the others by ascending tag (T-104).
     active.clear();
@@ -113,7 +115,7 @@ fn run_rounds<R: Runtime>(jobs: &mut [Job], drafts: bool, run: &mut Run<'_, R>) 
             if drafts {
                 run.draft_round(&active, jobs)?;
             }
-            run.step(jobs)?;
+            run.run_round(&active, jobs)?;
         }
         evaluate_round(&mut active, jobs, run)?;
         if !active.is_empty() && run.rings.yield_requested() {
@@ -121,6 +123,7 @@ fn run_rounds<R: Runtime>(jobs: &mut [Job], drafts: bool, run: &mut Run<'_, R>) 
         }
         queue_round(&active, jobs, run)?;
     }
+    run.take_back()?;
     run.steps.active = active;
     Ok(())
 }

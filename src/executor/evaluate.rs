@@ -55,7 +55,7 @@ impl<R: Runtime> Run<'_, R> {
                         .and_then(|pick| host.commit(&pick, lane, job, &state.runtime, context)),
                 }
             }
-            Answer::Nothing => return Err(Fatal),
+            Answer::Nothing | Answer::Again => return Err(Fatal),
         };
         Ok(self.settle_job(job, outcome))
     }

@@ -210,6 +210,11 @@ impl Lane {
         SampleRequest { mask: self.constraint.as_ref().map(|constraint| constraint.cursor.mask()), ..request }
     }
 
+    /// How the token behind the next one is to be picked, of a lane whose requests look at no token ([`Recipe::is_blind`]).
+    pub(super) fn request_ahead<'a>(&'a self, exempt: &'a [u32]) -> SampleRequest<'a> {
+        self.recipe.request(&[], self.draw_position().wrapping_add(1), exempt)
+    }
+
     /// Moves its grammar over a produced token (T-107); answers whether the text is complete, which it never is without one.
     ///
     /// # Errors

@@ -71,6 +71,7 @@
 //! Prefill and decode run in steps of their own; one step could take both.
 
 mod adapters;
+mod ahead;
 mod cache;
 mod capability;
 mod capacity;

@@ -103,6 +103,11 @@ impl Recipe {
         self.picker == Picker::Host
     }
 
+    /// Whether its requests look at no token: the runtime can be given one before the tokens in front of it are known.
+    pub(super) fn is_blind(&self) -> bool {
+        !self.is_host() && self.params.penalties.is_none()
+    }
+
     /// The request for the token after `committed`, drawn at `position`; ids in `exempt` are not penalised (T-114).
     pub(super) fn request<'a>(&'a self, committed: &'a [u32], position: u64, exempt: &'a [u32]) -> SampleRequest<'a> {
         let window = committed.get(committed.len().saturating_sub(PENALTY_WINDOW)..).unwrap_or_default();

@@ -3,6 +3,7 @@
 //!
 //! A plan becomes a [`Run`] when it is accepted. From then on a tick ends with events, or the engine is broken.
 
+use super::ahead::Ahead;
 use super::events::Events;
 use super::lanes::LaneId;
 use super::state::State;
@@ -57,6 +58,8 @@ pub(super) struct Job {
     pub(super) held: Option<Held>,
     /// Whether the job still wants tokens in this tick.
     pub(super) active: bool,
+    /// Which feed of the step that was begun last is its lane's.
+    pub(super) row: usize,
 }
 
 /// An answer kept for the next evaluation: of which step, and for which feed.
@@ -87,6 +90,10 @@ pub(super) struct StepBuffers {
     pub(super) drafts: Vec<([u32; DRAFT_MAX], usize)>,
     /// Whether a draft was verified in this tick.
     pub(super) drafted: bool,
+    /// Steps that were begun ahead.
+    pub(super) ahead: Ahead,
+    /// Which feeds of the begun step that is being ended nobody wants any more; empty for every other step.
+    pub(super) vain: Vec<bool>,
     /// Lanes whose grammar failed in this round's evaluation (T-134).
     pub(super) struck: Vec<LaneId>,
 }

@@ -61,7 +61,9 @@ impl<R: Runtime> Run<'_, R> {
     }
 
     /// Moves the marks of the lanes and hands the answers of bank `bank` to the jobs that asked.
-    fn take_answers(&mut self, bank: usize, jobs: &mut [Job]) -> Result<(), Fatal> {
+    ///
+    /// Of a step that was begun ahead, feeds in vain are passed over, and lanes that are to be fed again stay where they are.
+    pub(super) fn take_answers(&mut self, bank: usize, jobs: &mut [Job]) -> Result<(), Fatal> {
         let mut feed = 0;
         for index in 0..self.steps.portions.len() {
             let portion = *self.steps.portions.get(index).ok_or(Fatal)?;
@@ -70,9 +72,14 @@ impl<R: Runtime> Run<'_, R> {
                 lane.advance(lane.fed_len(), portion.committed);
                 continue;
             }
+            feed += self.steps.vain.get(feed..).unwrap_or_default().iter().take_while(|vain| **vain).count();
+            let answer = self.steps.banks.get(bank).and_then(|answers| answers.as_slice().get(feed)).ok_or(Fatal)?;
+            if *answer == Answer::Again {
+                feed += 1;
+                continue;
+            }
             lane.advance(portion.fed, portion.committed);
             self.state.cells_moved |= lane.take_sharing();
-            let answer = self.steps.banks.get(bank).and_then(|answers| answers.as_slice().get(feed)).ok_or(Fatal)?;
             // The grammar's faults strike after the round's evaluation (T-134).
             let strikes_later = |code| portion.asks && code == fault::GRAMMAR_OVERFLOW;
             if let &Answer::Fault(code) = answer
@@ -91,7 +98,7 @@ impl<R: Runtime> Run<'_, R> {
     }
 
     /// Faults the lanes of a failed step; those it did not feed go on (T-92, T-132).
-    fn fail_step(&mut self, code: u32) -> Result<(), Fatal> {
+    pub(super) fn fail_step(&mut self, code: u32) -> Result<(), Fatal> {
         for index in 0..self.steps.portions.len() {
             let portion = *self.steps.portions.get(index).ok_or(Fatal)?;
             let lane = self.state.lanes.get_mut(portion.lane).ok_or(Fatal)?;
@@ -139,7 +146,7 @@ fn feed<R: Runtime>(
         false => runtime.step(&feeds, answers),
     };
     let checked = match outcome {
-        Ok(()) => check(&feeds, answers, descriptor.vocab_size).map(Ok),
+        Ok(()) => answers_fit(&feeds, answers, descriptor.vocab_size, Cause::Stepped).map(Ok),
         // A runtime that says it verifies drafts, and then does not (T-126).
         Err(RuntimeError::Unsupported) if feeds.iter().any(|feed| matches!(feed.want, Want::EveryRow)) => Err(Fatal),
         Err(error) => error.fault_code().ok_or(Fatal).map(Err),
@@ -183,8 +190,17 @@ fn want<'a>(lane: &'a Lane, portion: &Portion, exempt: &'a [u32], served: Sampli
     }
 }
 
+/// How a step came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// It was run as a whole.
+    Stepped,
+    /// It was begun ahead: it may have tokens picked later.
+    Begun,
+}
+
 /// Whether there is one answer of the right kind per feed.
-fn check(feeds: &[Feed<'_>], answers: &Answers, vocab_size: u32) -> Result<(), Fatal> {
+pub(super) fn answers_fit(feeds: &[Feed<'_>], answers: &Answers, vocab_size: u32, cause: Cause) -> Result<(), Fatal> {
     if feeds.is_empty() {
         return Ok(());
     }
@@ -202,6 +218,7 @@ fn check(feeds: &[Feed<'_>], answers: &Answers, vocab_size: u32) -> Result<(), F
         (Want::Token(request), Answer::Picked(pick)) => {
             pick.token < vocab_size && pick.logprobs.is_some() == request.logprobs.is_some()
         }
+        (Want::Token(_), Answer::Again) => cause == Cause::Begun,
         _ => false,
     };
     match list.len() == feeds.len() && feeds.iter().zip(list).all(fits) {
@@ -211,7 +228,7 @@ fn check(feeds: &[Feed<'_>], answers: &Answers, vocab_size: u32) -> Result<(), F
 }
 
 /// The memory of a list whose borrows have ended, for a list of the next step.
-fn recycle(mut feeds: Vec<Feed<'_>>) -> Vec<Feed<'static>> {
+pub(super) fn recycle(mut feeds: Vec<Feed<'_>>) -> Vec<Feed<'static>> {
     feeds.clear();
     // Collecting from a vector's own iterator keeps its memory; `executor_alloc` proves it.
     feeds.into_iter().map_while(|_| None).collect()

@@ -20,6 +20,10 @@ pub enum Answer {
     /// The lane of this feed alone fails with this code (`FAULT_*`): its row was not finite, say. The feed's tokens are in the
     /// sequence all the same, and the other answers are good.
     Fault(u32),
+    /// Only of a step that was begun ([`Runtime::step_begin`](super::Runtime::step_begin)): its token cannot be picked while another step is under
+    /// way. The caller cuts the sequence back to what it held before, and feeds it again by a plain step. What another begun step fed
+    /// for this feed ([`Input::Picked`](super::Input::Picked)) is another token than will be picked.
+    Again,
 }
 
 /// One answer per feed, in feed order.
@@ -71,6 +75,11 @@ impl Answers {
     /// Answers the next feed with the failure of its lane.
     pub fn push_fault(&mut self, code: u32) {
         self.answers.push(Answer::Fault(code));
+    }
+
+    /// Answers the next feed of a begun step with the wish to be fed again.
+    pub fn push_again(&mut self) {
+        self.answers.push(Answer::Again);
     }
 
     /// The answers so far, one per feed.

@@ -100,6 +100,12 @@ pub enum Input<'a> {
         /// First placeholder to feed.
         offset: u32,
     },
+    /// One token, which nobody has seen yet: what feed number `feed` of the step that was begun before picks for the same sequence
+    /// ([`Runtime::step_begin`]). In no other step.
+    Picked {
+        /// Number of the feed.
+        feed: usize,
+    },
 }
 
 /// What a feed wants back.
@@ -354,6 +360,38 @@ pub trait Runtime {
     /// Any. Nothing moved when the error was found before work started, which includes every `Unsupported`, `UnknownSeq` and
     /// `Capacity`.
     fn step(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError>;
+
+    /// Whether steps can be begun ([`Runtime::step_begin`]); constant. Only where sequences can be cut anywhere (`truncate_partial`).
+    fn steps_ahead(&self) -> bool {
+        false
+    }
+
+    /// Begins a step of feeds that all want a token, and does not wait for it: what [`Runtime::step`] does up to the answers. Sequences are as
+    /// long as after the step. At most two steps are begun and not ended; the second one feeds [`Input::Picked`] alone, the first one
+    /// none.
+    ///
+    /// Until all begun steps have ended, sequences are neither fed nor copied nor exported; those of a begun step are not cut. They may be freed.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::step`], with which the step was not begun, and nothing moved but for `Fatal`. `Unsupported` also when these feeds
+    /// cannot be begun: then they can be stepped.
+    fn step_begin(&mut self, feeds: &[Feed<'_>]) -> Result<(), RuntimeError> {
+        let _ = feeds;
+        Err(RuntimeError::Unsupported)
+    }
+
+    /// Waits for the step that was begun first, and answers it. `feeds` are those of its beginning, with the tokens that [`Input::Picked`]
+    /// stood for. One whose answer nobody wants any more wants [`Want::Nothing`], and nothing else of it is looked at; its sequence, if it is still
+    /// there, is the caller's to cut. A step of which nothing is wanted leaves no trace.
+    ///
+    /// `answers` is cleared first, and as after [`Runtime::step`] then; [`Answer::Again`] is possible too.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::step`]; the step is over, and what its sequences hold is unspecified.
+    fn step_end(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
+        let _ = (feeds, answers);
+        Err(RuntimeError::Unsupported)
+    }
 
     /// Says whether a step that answers nothing must be complete on return.
     fn sync_steps(&mut self, on: bool) {

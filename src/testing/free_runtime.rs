@@ -1,6 +1,8 @@
 #![forbid(unsafe_code)]
 //! A runtime whose steps cost next to nothing, to measure what an engine adds.
 
+use std::collections::VecDeque;
+
 use crate::runtime::{
     Answers, Descriptor, FakeOptions, Feed, Input, MemCounters, Runtime, RuntimeError, SamplingSupport, SeqHandle, Want,
 };
@@ -13,6 +15,9 @@ use crate::sample::Pick;
 pub struct FreeRuntime {
     descriptor: Descriptor,
     lens: Vec<u64>,
+    steps_ahead: bool,
+    /// What sequences hold with each feed of the steps that were begun and have not ended, oldest first.
+    begun: VecDeque<u64>,
 }
 
 impl FreeRuntime {
@@ -25,7 +30,12 @@ impl FreeRuntime {
             sampling: SamplingSupport { greedy: true, draws: true, shaping: true, logprobs: false },
             ..FakeOptions::default().descriptor
         };
-        Self { descriptor, lens: Vec::new() }
+        Self { descriptor, lens: Vec::new(), steps_ahead: false, begun: VecDeque::new() }
+    }
+
+    /// The same runtime, whose steps can be begun ahead.
+    pub fn stepping_ahead(self) -> Self {
+        Self { steps_ahead: true, ..self }
     }
 
     fn len_mut(&mut self, sequence: SeqHandle) -> Result<&mut u64, RuntimeError> {
@@ -99,6 +109,29 @@ impl Runtime for FreeRuntime {
             let held = self.len_mut(feed.sequence)?;
             *held += tokens.len() as u64;
             answer(feed, tokens.len(), *held, answers);
+        }
+        Ok(())
+    }
+
+    fn steps_ahead(&self) -> bool {
+        self.steps_ahead
+    }
+
+    fn step_begin(&mut self, feeds: &[Feed<'_>]) -> Result<(), RuntimeError> {
+        for feed in feeds {
+            let held = self.len_mut(feed.sequence)?;
+            *held += 1;
+            let held = *held;
+            self.begun.push_back(held);
+        }
+        Ok(())
+    }
+
+    fn step_end(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
+        answers.clear(self.descriptor.vocab_size as usize);
+        for feed in feeds {
+            let held = self.begun.pop_front().ok_or(RuntimeError::Fatal)?;
+            answer(feed, 1, held, answers);
         }
         Ok(())
     }

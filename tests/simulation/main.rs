@@ -38,6 +38,7 @@ mod random;
 
 use host::Host;
 use random::Random;
+use runtime::AheadCounts;
 use shape::Shape;
 use shrink::Failure;
 use sweep::{PLACES, sweep};
@@ -108,6 +109,11 @@ fn random_hosts_get_what_a_plain_model_says() {
     assert!(stats.events >= wanted, "{stats:?}");
     for (what, seen) in stats.shares() {
         assert!(seen * 20_000 >= stats.events, "{what} is rarely reached: {stats:?}");
+    }
+    // Half of the engines begin rounds ahead; the model knows nothing of it.
+    let AheadCounts { picked, vain, again, taken_back } = stats.ahead;
+    for seen in [picked, vain, again, taken_back] {
+        assert!(seen * 10_000 >= stats.events, "rounds ahead are rare: {stats:?}");
     }
 }
 

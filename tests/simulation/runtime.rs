@@ -3,13 +3,14 @@
 //! What is behind it is the fake runtime or a model on pages. Sequences get the numbers 1, 2, 3 ... whatever the runtime calls them.
 //! A planned failure happens before the runtime is asked, so nothing has moved; it happens once.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
 
 use ictus::backend::cpu::CpuBackend;
 use ictus::runtime::{
-    AdapterLoadError, Answers, Descriptor, FakeRuntime, Feed, Input, LoadedAdapter, MemCounters, ModelRuntime, Runtime,
-    RuntimeError, SeqGrowth, SeqHandle, Vocabulary,
+    AdapterLoadError, Answer, Answers, Descriptor, FakeRuntime, Feed, Input, LoadedAdapter, MemCounters, ModelRuntime,
+    Runtime, RuntimeError, SeqGrowth, SeqHandle, Vocabulary, Want,
 };
 
 /// What will fail, and after how much that goes well.
@@ -80,15 +81,64 @@ pub(crate) struct SimRuntime {
     names: Vec<SeqHandle>,
     pub(crate) planned: Planned,
     live: usize,
+    /// Of each feed of the steps that were begun and have not ended.
+    begun: VecDeque<Vec<Begun>>,
+    /// The next step feeds again what a begun step was counted for.
+    feeds_again: bool,
+    pub(crate) ahead: AheadCounts,
+}
+
+/// A feed of a step that was begun.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    sequence: SeqHandle,
+    /// Tokens it held before.
+    held: u64,
+    /// Pages it took.
+    pages: u64,
+}
+
+/// What became of steps that were begun.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AheadCounts {
+    /// Feeds of a token that nobody had seen, those whose answer nobody wanted, and those that had to be fed again.
+    pub(crate) picked: usize,
+    pub(crate) vain: usize,
+    pub(crate) again: usize,
+    /// Steps of which nothing was wanted.
+    pub(crate) taken_back: usize,
 }
 
 impl SimRuntime {
     pub(crate) fn fake(fake: FakeRuntime) -> Self {
-        Self { inner: Inner::Fake(Box::new(fake)), names: vec![], planned: Planned::default(), live: 0 }
+        Self::of(Inner::Fake(Box::new(fake)))
     }
 
     pub(crate) fn paged(model: ModelRuntime<CpuBackend>) -> Self {
-        Self { inner: Inner::Paged(Box::new(model)), names: vec![], planned: Planned::default(), live: 0 }
+        Self::of(Inner::Paged(Box::new(model)))
+    }
+
+    fn of(inner: Inner) -> Self {
+        let (planned, begun, ahead) = Default::default();
+        Self { inner, names: vec![], planned, live: 0, begun, feeds_again: false, ahead }
+    }
+
+    fn named<'a>(&self, feeds: &[Feed<'a>]) -> Vec<Feed<'a>> {
+        feeds.iter().map(|feed| Feed { sequence: self.name(feed.sequence), ..*feed }).collect()
+    }
+
+    /// Pages that named feeds take together.
+    fn pages_of(&self, named: &[Feed<'_>]) -> u64 {
+        let grows = |feed: &Feed<'_>| {
+            let tokens = match feed.input {
+                Input::Tokens(tokens) => tokens.len() as u64,
+                Input::Picked { .. } => 1,
+                Input::Media { .. } => return None,
+            };
+            Some(SeqGrowth { sequence: feed.sequence, keep: self.inner().seq_len(feed.sequence), tokens })
+        };
+        let growths: Vec<SeqGrowth> = named.iter().filter_map(grows).collect();
+        self.inner().cells_to_grow(&growths, &[]) / self.granule()
     }
 
     fn inner(&self) -> &dyn Runtime {
@@ -272,20 +322,68 @@ impl Runtime for SimRuntime {
 
     fn step(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
         answers.clear(self.describe().vocab_size as usize);
+        let named = self.named(feeds);
+        if std::mem::take(&mut self.feeds_again) {
+            return self.inner_mut().step(&named, answers);
+        }
         self.planned.step()?;
-        let named: Vec<Feed<'_>> =
-            feeds.iter().map(|feed| Feed { sequence: self.name(feed.sequence), ..*feed }).collect();
         if self.planned.page.is_some() {
-            let grows = |feed: &Feed<'_>| {
-                let Input::Tokens(tokens) = feed.input else { return None };
-                let keep = self.inner().seq_len(feed.sequence);
-                Some(SeqGrowth { sequence: feed.sequence, keep, tokens: tokens.len() as u64 })
-            };
-            let growths: Vec<SeqGrowth> = named.iter().filter_map(grows).collect();
-            let pages = self.inner().cells_to_grow(&growths, &[]) / self.granule();
-            self.planned.pages(pages)?;
+            self.planned.pages(self.pages_of(&named))?;
         }
         self.inner_mut().step(&named, answers)
+    }
+
+    fn steps_ahead(&self) -> bool {
+        self.inner().steps_ahead()
+    }
+
+    /// Nothing fails here: a step that was begun fails when it ends, with what is then wanted of it, as a step that was run then.
+    fn step_begin(&mut self, feeds: &[Feed<'_>]) -> Result<(), RuntimeError> {
+        let named = self.named(feeds);
+        let is_first = self.begun.is_empty();
+        let begun = |feed: &Feed<'_>| Begun {
+            sequence: feed.sequence,
+            held: self.inner().seq_len(feed.sequence),
+            pages: if is_first { 0 } else { self.pages_of(std::slice::from_ref(feed)) },
+        };
+        let mut step: Vec<Begun> = named.iter().map(begun).collect();
+        if is_first {
+            // They may copy a page that they share; all of them are wanted in the end.
+            step[0].pages = self.pages_of(&named);
+        }
+        self.inner_mut().step_begin(&named)?;
+        self.begun.push_back(step);
+        self.ahead.picked += if is_first { 0 } else { feeds.len() };
+        Ok(())
+    }
+
+    fn step_end(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
+        let step = self.begun.pop_front().expect("a step was begun");
+        let named = self.named(feeds);
+        let is_vain = |feed: &Feed<'_>| matches!(feed.want, Want::Nothing);
+        let wanted: u64 =
+            feeds.iter().zip(&step).filter(|(feed, _)| !is_vain(feed)).map(|(_, begun)| begun.pages).sum();
+        let vain = feeds.iter().filter(|feed| is_vain(feed)).count();
+        self.ahead.vain += vain;
+        self.ahead.taken_back += usize::from(vain == feeds.len());
+        if vain < feeds.len()
+            && let Err(error) = self.planned.step().and_then(|()| self.planned.pages(wanted))
+        {
+            let nothing: Vec<Feed<'_>> = named.iter().map(|feed| Feed { want: Want::Nothing, ..*feed }).collect();
+            self.inner_mut().step_end(&nothing, answers)?;
+            if error == RuntimeError::Fatal {
+                // Nobody cuts anything back any more, and cells are compared all the same: as if nothing had moved.
+                for begun in self.begun.drain(..).rev().flatten().chain(step).collect::<Vec<_>>() {
+                    let _ = self.inner_mut().seq_truncate(begun.sequence, begun.held);
+                }
+            }
+            return Err(error);
+        }
+        self.inner_mut().step_end(&named, answers)?;
+        let again = answers.as_slice().iter().filter(|answer| **answer == Answer::Again).count();
+        self.ahead.again += again;
+        self.feeds_again |= again > 0;
+        Ok(())
     }
 
     fn sync_steps(&mut self, on: bool) {

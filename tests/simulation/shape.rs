@@ -47,6 +47,9 @@ pub(crate) struct Shape {
     pub(crate) speaks: bool,
     /// The runtime takes adapters.
     pub(crate) adapts: bool,
+    /// The fake's steps can be begun ahead, and every so many of their tokens have to be asked for again; 0 is none.
+    pub(crate) ahead: bool,
+    pub(crate) again: u64,
 }
 
 impl Default for Shape {
@@ -76,6 +79,8 @@ impl Default for Shape {
             lossy: false,
             speaks: false,
             adapts: false,
+            ahead: false,
+            again: 0,
         }
     }
 }
@@ -150,6 +155,8 @@ impl Shape {
             options.copy_model = (self.drafts > 0).then_some(CopyModel { miss_every: 5 });
             options.end_ids = END_IDS.to_vec();
             options.vocabulary = self.speaks.then(|| vocabulary(self.vocab));
+            options.steps_ahead = self.ahead;
+            options.picks_again_every = self.again;
             options.record = false;
         })
     }
@@ -231,6 +238,8 @@ impl Shape {
             lossy: random.below(2) == 0,
             speaks: random.below(2) == 0,
             adapts: random.below(2) == 0,
+            ahead: random.below(2) == 0,
+            again: *random.pick(&[0, 0, 11, 3]),
             ..Self::default()
         }
         .prompt_exports()

@@ -16,7 +16,7 @@ use super::model::{
     checksum, digest, u64_at,
 };
 use super::plan::Plan;
-use super::runtime::{Planned, SimRuntime};
+use super::runtime::{AheadCounts, Planned, SimRuntime};
 use super::shape::Shape;
 
 /// A plan, and what happens while it runs.
@@ -75,6 +75,7 @@ pub(crate) struct Stats {
     /// Operations of state that ended well, failed, were cancelled.
     pub(crate) ops: [usize; 3],
     pub(crate) demoted: usize,
+    pub(crate) ahead: AheadCounts,
 }
 
 impl std::ops::AddAssign for Stats {
@@ -100,6 +101,10 @@ impl std::ops::AddAssign for Stats {
         self.accepted += other.accepted;
         self.ops.iter_mut().zip(other.ops).for_each(|(sum, more)| *sum += more);
         self.demoted += other.demoted;
+        self.ahead.picked += other.ahead.picked;
+        self.ahead.vain += other.ahead.vain;
+        self.ahead.again += other.ahead.again;
+        self.ahead.taken_back += other.ahead.taken_back;
     }
 }
 
@@ -320,6 +325,7 @@ impl World {
     fn count(&mut self, tick: &Tick, (leases, exported): (&[Lease], u64), predicted: &Predicted) {
         let stats = &mut self.stats;
         stats.ticks += 1;
+        stats.ahead = self.h.engine.primitives().ahead;
         for (state, count) in [op_state::DONE, op_state::FAILED, op_state::CANCELLED].into_iter().zip(&mut stats.ops) {
             *count += predicted.completions.iter().filter(|ended| ended.1 == state).count();
         }

@@ -26,6 +26,7 @@
 //! Beyond the contract it is strict, because an executor under test should never do these: a feed without tokens, a sequence
 //! fed twice in a step or across a released range, a token outside the vocabulary or a sequence longer than the context answer `Fatal`.
 
+mod ahead;
 mod cells;
 mod options;
 mod pages;
@@ -37,6 +38,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::path::Path;
 
+use self::ahead::BegunSteps;
 use self::cells::Cells;
 use self::pages::Pages;
 use self::sequence::{Sequence, adapted_hash, hash};
@@ -83,6 +85,7 @@ pub struct FakeRuntime {
     next_failure: Option<(u64, Option<RuntimeError>)>,
     poisoned_import: bool,
     poisoned_export: bool,
+    begun: BegunSteps,
     steps: u64,
     feeds: Vec<RecordedFeed>,
     idle_cells: Vec<u64>,
@@ -112,6 +115,7 @@ impl FakeRuntime {
             next_failure: None,
             poisoned_import: false,
             poisoned_export: false,
+            begun: BegunSteps::default(),
             steps: 0,
             feeds: Vec::new(),
             idle_cells: Vec::new(),
@@ -272,6 +276,27 @@ impl FakeRuntime {
         if total != 0 && needed > total { Err(RuntimeError::Capacity) } else { Ok(()) }
     }
 
+    /// The time of a step, and the failure that may strike it.
+    fn pass_time(&mut self) -> Result<(), RuntimeError> {
+        if !self.options.step_delay.is_zero() {
+            std::thread::sleep(self.options.step_delay);
+        }
+        match self.next_failure.take() {
+            Some((0, error)) => return Err(error.expect("a planted panic")),
+            later => self.next_failure = later.map(|(steps, error)| (steps - 1, error)),
+        }
+        Ok(())
+    }
+
+    /// Takes the pages of a step.
+    fn grow_pages(&mut self, feeds: &[Feed<'_>]) -> Result<(), RuntimeError> {
+        if let Some(pages) = &mut self.pages {
+            let growths: Vec<(SeqHandle, usize)> = feeds.iter().map(|feed| (feed.sequence, fed_tokens(feed))).collect();
+            pages.grow(&growths)?;
+        }
+        Ok(())
+    }
+
     fn record_step(&mut self, feeds: &[Feed<'_>]) {
         if self.options.record {
             let others: Vec<SeqHandle> =
@@ -291,9 +316,13 @@ impl FakeRuntime {
         self.steps += 1;
     }
 
-    /// Writes the row after the sequence's tokens; with `scripted`, a planned one first.
-    fn write_row(&mut self, handle: SeqHandle, scripted: bool, row: &mut [f32]) {
-        let planned = if scripted { self.scripts.get_mut(&handle).and_then(VecDeque::pop_front) } else { None };
+    /// The next planned row of a sequence, which is then used up.
+    fn take_planned(&mut self, handle: SeqHandle) -> Option<Planned> {
+        self.scripts.get_mut(&handle).and_then(VecDeque::pop_front)
+    }
+
+    /// Writes the row after the sequence's tokens, or the planned one.
+    fn write_row(&self, handle: SeqHandle, planned: Option<Planned>, row: &mut [f32]) {
         match planned {
             Some(Planned::Token(token)) => {
                 row.fill(-1.0);
@@ -329,18 +358,24 @@ impl FakeRuntime {
     }
 
     /// Picks a token as the executor would from the row.
-    fn answer_pick(&mut self, handle: SeqHandle, request: &SampleRequest<'_>, answers: &mut Answers) {
+    fn answer_pick(
+        &mut self,
+        handle: SeqHandle,
+        request: &SampleRequest<'_>,
+        planned: Option<Planned>,
+        answers: &mut Answers,
+    ) {
         // An unshaped greedy pick is the token of the list, and needs no row: 10.0 is above every other logit.
         let shaped = !request.bias.is_empty() || request.penalty.is_some() || request.mask.is_some();
         let draws = request.temperature > 0.0;
-        if !draws && !shaped && request.logprobs.is_none() && self.planned(handle) == 0 {
+        if !draws && !shaped && request.logprobs.is_none() && planned.is_none() {
             let sequence = self.sequences.get(&handle);
             let token = sequence.map_or(0, |sequence| self.token_after(sequence.tokens(), sequence.hash_next()));
             return answers.push_pick(Pick { token, logprobs: None });
         }
         let mut row = core::mem::take(&mut self.row);
         row.resize(self.options.descriptor.vocab_size as usize, 0.0);
-        self.write_row(handle, true, &mut row);
+        self.write_row(handle, planned, &mut row);
         match pick(&mut row, request, &mut self.scratch) {
             Ok(picked) => answers.push_pick(picked),
             Err(error) => answers.push_fault(error.fault_code()),
@@ -598,18 +633,12 @@ impl Runtime for FakeRuntime {
 
     fn step(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
         answers.clear(self.options.descriptor.vocab_size as usize);
-        if !self.options.step_delay.is_zero() {
-            std::thread::sleep(self.options.step_delay);
+        if !self.begun.is_empty() {
+            return Err(RuntimeError::Fatal);
         }
-        match self.next_failure.take() {
-            Some((0, error)) => return Err(error.expect("a planted panic")),
-            later => self.next_failure = later.map(|(steps, error)| (steps - 1, error)),
-        }
+        self.pass_time()?;
         self.check(feeds)?;
-        if let Some(pages) = &mut self.pages {
-            let growths: Vec<(SeqHandle, usize)> = feeds.iter().map(|feed| (feed.sequence, fed_tokens(feed))).collect();
-            pages.grow(&growths)?;
-        }
+        self.grow_pages(feeds)?;
         self.record_step(feeds);
         let vocab = self.options.descriptor.vocab_size as usize;
         for feed in feeds {
@@ -621,22 +650,36 @@ impl Runtime for FakeRuntime {
                 }
                 Want::LastRow => {
                     self.append(feed.sequence, tokens);
-                    self.write_row(feed.sequence, true, answers.push_rows(1));
+                    let planned = self.take_planned(feed.sequence);
+                    self.write_row(feed.sequence, planned, answers.push_rows(1));
                 }
                 Want::EveryRow => {
                     let rows = answers.push_rows(tokens.len());
                     for (token, row) in tokens.iter().zip(rows.chunks_mut(vocab.max(1))) {
                         self.append(feed.sequence, core::slice::from_ref(token));
-                        self.write_row(feed.sequence, false, row);
+                        self.write_row(feed.sequence, None, row);
                     }
                 }
                 Want::Token(request) => {
                     self.append(feed.sequence, tokens);
-                    self.answer_pick(feed.sequence, &request, answers);
+                    let planned = self.take_planned(feed.sequence);
+                    self.answer_pick(feed.sequence, &request, planned, answers);
                 }
             }
         }
         Ok(())
+    }
+
+    fn steps_ahead(&self) -> bool {
+        self.options.steps_ahead
+    }
+
+    fn step_begin(&mut self, feeds: &[Feed<'_>]) -> Result<(), RuntimeError> {
+        self.begin(feeds)
+    }
+
+    fn step_end(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
+        self.end(feeds, answers)
     }
 
     fn sync_steps(&mut self, on: bool) {

@@ -19,6 +19,10 @@ pub struct FakeOptions {
     pub vocabulary: Option<Vocabulary>,
     /// How long a step takes at least.
     pub step_delay: Duration,
+    /// Steps can be begun ahead.
+    pub steps_ahead: bool,
+    /// Every so many feeds of steps that were begun have their token picked only when they are fed again; 0 is none.
+    pub picks_again_every: u64,
     /// Keep a record of every feed. Long runs turn it off: the record only grows.
     pub record: bool,
 }
@@ -62,6 +66,8 @@ impl Default for FakeOptions {
             copy_model: None,
             vocabulary: None,
             step_delay: Duration::ZERO,
+            steps_ahead: false,
+            picks_again_every: 0,
             record: true,
         }
     }

@@ -80,10 +80,11 @@ impl Rows {
     }
 }
 
-/// Tokens of a feed that was checked.
-fn tokens_of<'a>(feed: &Feed<'a>) -> &'a [u32] {
+/// Tokens of a feed that was checked; of one that only the device knows, one in its place.
+pub(super) fn tokens_of<'a>(feed: &Feed<'a>) -> &'a [u32] {
     match feed.input {
         Input::Tokens(tokens) => tokens,
+        Input::Picked { .. } => &[0],
         Input::Media { .. } => &[],
     }
 }
