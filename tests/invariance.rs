@@ -182,6 +182,7 @@ fn step(runtime: &mut impl Runtime, truth: &Truth, lanes: &mut [Lane], plan: &[P
                 assert_eq!(pick.token, argmax(&row));
             }
             Answer::Fault(code) => panic!("fault {code}"),
+            Answer::Again => panic!("the step was not begun"),
         }
         assert_eq!(runtime.seq_len(lane.sequence), lane.len as u64);
     }

@@ -199,6 +199,7 @@ const FENCE: &[&str] = &[
     "backend/cuda/mod.rs", // as above
     "backend/cuda/arena.rs",
     "backend/cuda/attend.rs",
+    "backend/cuda/begun.rs",
     "backend/cuda/driver.rs",
     "backend/cuda/fast.rs",
     "backend/cuda/graphs.rs",

@@ -360,6 +360,12 @@ pub trait Backend: Sized + Send + 'static {
     /// Row `i` of `out` is row `tokens[i]` of `table`, times `scale`.
     fn embed(&self, table: &Self::Matrix, tokens: &[u32], scale: f32, out: &mut Self::Buffer);
 
+    /// As [`Backend::embed`]: row `i` of `out` is the row of the token that the step begun last picks for its row `rows[i]`
+    /// ([`Backend::begin_picks`]). The host need not have seen it.
+    fn embed_picked(&self, table: &Self::Matrix, rows: &[usize], scale: f32, out: &mut Self::Buffer) {
+        let _ = (table, rows, scale, out);
+    }
+
     /// `out = x / sqrt(mean(x^2) + epsilon) * weight`, over groups of `weight.len()` elements: a whole row, or each head.
     fn rms_norm(&self, x: &Self::Buffer, weight: &Self::Vector, epsilon: f32, out: &mut Self::Buffer);
 
@@ -490,6 +496,47 @@ pub trait Backend: Sized + Send + 'static {
         out: &mut [Picked],
     ) -> Result<(), BackendError> {
         let _ = (logits, requests);
+        out.fill(Picked::NotServed);
+        Ok(())
+    }
+
+    /// Whether picks can be begun ([`Backend::begin_picks`]); without it nothing of the kind is asked for.
+    fn picks_ahead(&self) -> bool {
+        false
+    }
+
+    /// Whether a step can be begun now of whose rows of `vocab` logits tokens are wanted so: the backend picks them by itself, as far as can
+    /// be known before.
+    fn can_begin_picks(&self, vocab: usize, requests: &[&SampleRequest<'_>]) -> bool {
+        let _ = (vocab, requests);
+        false
+    }
+
+    /// Begins to pick from the first rows of `logits`, one for each request, and does not wait: these are the next rows of the step that is being
+    /// begun. `logits` may be written anew at once.
+    ///
+    /// # Errors
+    /// `Device`.
+    fn begin_picks(&self, logits: &mut Self::Buffer, requests: &[&SampleRequest<'_>]) -> Result<(), BackendError> {
+        let _ = (logits, requests);
+        Ok(())
+    }
+
+    /// The step is begun: all of its picks were. At most two are under way.
+    ///
+    /// # Errors
+    /// `Device`.
+    fn send_picks(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Waits for the step that was begun first, and for no other; says what was picked from its rows, as [`Backend::pick_rows`]. Rows are
+    /// gone by then: what is not `Done` cannot be picked any more. Also answers whether all went as it should, as [`Backend::health`].
+    ///
+    /// # Errors
+    /// `Device`.
+    fn take_picks(&self, requests: &[Option<&SampleRequest<'_>>], out: &mut [Picked]) -> Result<(), BackendError> {
+        let _ = requests;
         out.fill(Picked::NotServed);
         Ok(())
     }

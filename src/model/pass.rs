@@ -22,6 +22,8 @@ pub struct Pass<'a, B: Backend> {
     pub work: &'a mut Workspace<B>,
     /// The token of each row.
     pub tokens: &'a [u32],
+    /// Where the host does not know them: for which row of the step begun before each is picked ([`Backend::embed_picked`]).
+    pub picked: Option<&'a [usize]>,
     /// All rows.
     pub rows: Rows<'a, B>,
     /// The rows that are wanted of the residual stream in the end; none when all are.
@@ -123,7 +125,11 @@ impl<'a, B: Backend> Pass<'a, B> {
     /// `x = embedding[token] * scale`, in a walk that begins with the first layer.
     pub(super) fn embed(&mut self, embedding: &B::Matrix, scale: f32) {
         if self.layers.start == 0 && !self.tokens.is_empty() {
-            self.backend.embed(embedding, self.tokens, scale, &mut self.work.stream);
+            let stream = &mut self.work.stream;
+            match self.picked {
+                Some(rows) => self.backend.embed_picked(embedding, rows, scale, stream),
+                None => self.backend.embed(embedding, self.tokens, scale, stream),
+            }
         }
     }
 

@@ -98,6 +98,7 @@ impl Runtime for Bent {
                 (None, Answer::Nothing) => answers.push_nothing(),
                 (None, Answer::Picked(pick)) => answers.push_pick(pick),
                 (None, Answer::Fault(code)) => answers.push_fault(code),
+                (None, Answer::Again) => answers.push_again(),
                 (None, Answer::Rows { first, count }) => {
                     let rows = answers.push_rows(count);
                     for (to, index) in rows.chunks_mut(VOCAB as usize).zip(first..) {

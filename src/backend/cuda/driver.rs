@@ -392,6 +392,24 @@ impl Driver {
         Ok(unsafe { core::slice::from_raw_parts(to.start, bytes) })
     }
 
+    /// Copies from the device to the front of pinned memory, in stream order, and does not wait.
+    ///
+    /// # Safety
+    /// - Nobody reads or writes these bytes of `to` until an event behind the copy was waited for.
+    pub(super) unsafe fn send(&self, to: &mut Pinned, from: At<u8>, bytes: usize) -> Result<(), BackendError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        check(bytes <= to.bytes && bytes <= from.len, "copying from the device")?;
+        self.bind()?;
+        // SAFETY: the memory is this long, by the check, and nobody else's until the copy is done, as the caller promises.
+        let part = unsafe { core::slice::from_raw_parts_mut(to.start, bytes) };
+        // SAFETY: the source has so many bytes, by the check; the target is freed only when the device is idle, and left alone until then, as the
+        // caller promises.
+        let copied = unsafe { result::memcpy_dtoh_async(part, from.address, self.stream.cu_stream()) };
+        copied.map_err(|error| failed("copying from the device", error))
+    }
+
     /// Copies within the device, in stream order. The places do not overlap.
     pub(super) fn copy(&self, to: At<u8>, from: At<u8>, bytes: usize) -> Result<(), BackendError> {
         if bytes == 0 {

@@ -5,13 +5,14 @@
 //! probe     whether there is a device, and why not
 //! kernels   PTX texts; what they declare
 //! launch    one checked function per kernel;  attend  those of attention;  pick  those that pick tokens, as  requests  say;  tokens  state that moves
+//! begun     picks that nobody waits for yet, and that feed the next step
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
 //! section   steps that come again: noted (program), brought over in one copy (arena), launched as a graph (graphs)
 //! driver    memory, copies, launches: the driver's library
 //! group     several devices as one backend;  peers  what they tell each other
 //! ```
 //! Everything goes through one stream, in order; the host waits only where it reads and at the end of a step
-//! ([`Backend::health`]). `docs/cuda.md` follows a step from plan to launch.
+//! ([`Backend::health`], [`Backend::take_picks`] of one that was begun ahead). `docs/cuda.md` follows a step from plan to launch.
 //!
 //! # Invariants
 //! - A row's bits are those that the kernels promise: they depend on neither batch, chunk nor pages. Where two kernels can do an operation,
@@ -29,6 +30,7 @@
 
 mod arena;
 mod attend;
+mod begun;
 mod driver;
 mod fast;
 mod graphs;
@@ -55,6 +57,7 @@ use core::ops::Range;
 
 use self::arena::{ARENA_BYTES, Arena};
 use self::attend::slots_bytes;
+use self::begun::BegunPicks;
 use self::driver::{At, Driver, Memory, Pinned};
 use self::graphs::Graphs;
 use self::launch::{Launcher, PoolLayers, SEGMENT, SpanList, Weights};
@@ -97,6 +100,8 @@ pub struct CudaBackend {
     /// How rows are picked from, and what came of it.
     requests: RefCell<Requests>,
     words: RefCell<Vec<u32>>,
+    /// Picks of steps under way.
+    begun: RefCell<BegunPicks>,
     /// What an operation works in: states of segments, rows on their way, tokens on theirs.
     scratch: RefCell<Memory>,
     /// What a section brings to the device.
@@ -182,6 +187,7 @@ impl CudaBackend {
             host: RefCell::default(),
             requests: RefCell::default(),
             words: RefCell::default(),
+            begun: RefCell::new(BegunPicks::new(&driver, 0)?),
             scratch: RefCell::new(driver.memory(0)?),
             graphs: RefCell::default(),
             arena: RefCell::new(Arena::new(&driver)?),
@@ -215,7 +221,8 @@ impl CudaBackend {
         let walk =
             spans::walk_words(spans, longest, shape.page_size_tokens).max(TABLE_WORDS.saturating_add(shape.pages));
         let tables = walk.saturating_add(TABLE_WORDS).saturating_mul(size_of::<u32>());
-        (scratch_bytes(shape).saturating_add(tables) + 2 * HALF_BYTES + ARENA_BYTES) as u64
+        let begun = BegunPicks::device_bytes(spans);
+        (scratch_bytes(shape).saturating_add(tables).saturating_add(begun) + 2 * HALF_BYTES + ARENA_BYTES) as u64
     }
 
     fn driver(&self) -> &Driver {

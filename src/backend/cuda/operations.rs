@@ -112,6 +112,15 @@ impl Backend for CudaBackend {
         });
     }
 
+    fn embed_picked(&self, table: &Matrix, rows: &[usize], scale: f32, out: &mut Buffer) {
+        if !rows.is_empty() {
+            self.run(|| {
+                let tokens = self.begun_tokens(rows, table.rows)?;
+                self.launcher.embed(out.values(), table.weights(), tokens, scale)
+            });
+        }
+    }
+
     fn rms_norm(&self, x: &Buffer, weight: &Vector, epsilon: f32, out: &mut Buffer) {
         if x.rows > 0 {
             self.run(|| self.launcher.rms_norm(out.values(), x.values(), weight.0.at(), epsilon));
@@ -172,6 +181,7 @@ impl Backend for CudaBackend {
         let words = spans::walk_words(spans, longest, self.page_size_tokens.get());
         self.lists.borrow_mut().reserve(self.driver(), words)?;
         self.staging.borrow_mut().reserve(self.driver(), longest.saturating_mul(size_of::<u32>()))?;
+        self.begun.borrow_mut().reserve(self.driver(), spans)?;
         Ok(spans::table_entries(spans, longest))
     }
 
@@ -288,6 +298,26 @@ impl Backend for CudaBackend {
         out: &mut [Picked],
     ) -> Result<(), BackendError> {
         self.pick(logits, requests, out)
+    }
+
+    fn picks_ahead(&self) -> bool {
+        true
+    }
+
+    fn can_begin_picks(&self, vocab: usize, requests: &[&SampleRequest<'_>]) -> bool {
+        self.begins_picks(vocab, requests)
+    }
+
+    fn begin_picks(&self, logits: &mut Buffer, requests: &[&SampleRequest<'_>]) -> Result<(), BackendError> {
+        self.attempt(|| self.launch_picks(logits, requests))
+    }
+
+    fn send_picks(&self) -> Result<(), BackendError> {
+        self.attempt(|| self.send_begun())
+    }
+
+    fn take_picks(&self, requests: &[Option<&SampleRequest<'_>>], out: &mut [Picked]) -> Result<(), BackendError> {
+        self.attempt(|| self.end_begun(requests, out))
     }
 
     /// Rows are read and changed one after another; the changes stay on the host.

@@ -22,26 +22,28 @@ const PART: usize = 4096;
 /// Words of a row that come back: the token, whether the draw is sound, flags; with log-probabilities their record too.
 const PLAIN_WORDS: usize = 3;
 const RECORD: usize = 44;
+/// All of them.
+pub(super) const ROW_WORDS: usize = PLAIN_WORDS + RECORD;
 /// Entries of a record.
 const TOP: usize = 20;
 /// Flags of a row (kernels/survey.cuh).
 const NOT_FINITE: u32 = 1;
 const EMPTY: u32 = 2;
 
-/// Words of the scratch for one row, weights included.
-fn row_words(vocab: usize) -> usize {
-    PLAIN_WORDS + RECORD + 3 * vocab.div_ceil(PART) + 3 + vocab
+/// Words of the scratch that one row is picked in, weights included.
+fn work_words(vocab: usize) -> usize {
+    3 * vocab.div_ceil(PART) + 3 + vocab
 }
 
 /// What came back of some rows: tokens, status and flags of all, then the records.
-struct Results<'w> {
-    words: &'w [u32],
-    rows: usize,
+pub(super) struct Results<'w> {
+    pub(super) words: &'w [u32],
+    pub(super) rows: usize,
 }
 
 impl Results<'_> {
     /// What became of a row.
-    fn of(&self, row: usize, request: &SampleRequest<'_>) -> Picked {
+    pub(super) fn of(&self, row: usize, request: &SampleRequest<'_>) -> Picked {
         let at = |column: usize| self.words.get(column * self.rows + row).copied().unwrap_or(u32::MAX);
         let (token, status, flags) = (at(0), at(1), at(2));
         match (flags, status) {
@@ -74,6 +76,11 @@ impl CudaBackend {
         self.attempt(|| self.pick_in_goes(logits, requests, out))
     }
 
+    /// Rows of so many entries that the scratch has room to pick from at once.
+    pub(super) fn rows_at_once(&self, scratch: At<u32>, vocab: usize) -> usize {
+        if vocab == 0 { 0 } else { scratch.len() / (ROW_WORDS + work_words(vocab)) }
+    }
+
     fn pick_in_goes(
         &self,
         logits: &Buffer,
@@ -84,8 +91,8 @@ impl CudaBackend {
         let vocab = logits.width;
         let is_served = |request: &&SampleRequest<'_>| serves(request, vocab);
         let scratch: At<u32> = self.scratch.borrow().at();
-        let at_once = scratch.len() / row_words(vocab);
-        if at_once == 0 || vocab == 0 || !requests.iter().flatten().any(is_served) {
+        let at_once = self.rows_at_once(scratch, vocab);
+        if at_once == 0 || !requests.iter().flatten().any(is_served) {
             return Ok(());
         }
         let mut list = self.requests.borrow_mut();
@@ -99,7 +106,8 @@ impl CudaBackend {
                 continue;
             }
             let listed = list.listed(self.list(list.words())?);
-            let came = self.launcher.pick(logits.values().from(first * vocab), &listed, vocab, scratch)?;
+            let (place, work) = (scratch.first(rows * ROW_WORDS), scratch.from(rows * ROW_WORDS));
+            let came = self.launcher.pick_into(place, logits.values().from(first * vocab), &listed, vocab, work)?;
             words.clear();
             words.resize(came.len(), 0);
             self.read_back(came.cast(), bytemuck::cast_slice_mut(&mut words))?;
@@ -115,11 +123,23 @@ impl CudaBackend {
 }
 
 impl Launcher {
-    /// Picks from the first rows of `logits`, of `vocab` entries, as `listed` says; `scratch` has room for all. Answers where the words lie that came of
-    /// it.
-    fn pick(&self, logits: At<f32>, listed: &Listed, vocab: usize, scratch: At<u32>) -> Result<At<u32>, BackendError> {
+    /// Picks from the first rows of `logits`, of `vocab` entries, as `listed` says, in `scratch`, which has room for all. What comes of it is put to the
+    /// front of `place`; answers the words that it takes.
+    pub(super) fn pick_into(
+        &self,
+        place: At<u32>,
+        logits: At<f32>,
+        listed: &Listed,
+        vocab: usize,
+        scratch: At<u32>,
+    ) -> Result<At<u32>, BackendError> {
         let (name, rows) = ("ictus_pick", listed.rows);
-        check(name, rows > 0 && vocab > 0 && logits.len() >= rows * vocab && scratch.len() >= rows * row_words(vocab))?;
+        let results = place.first((PLAIN_WORDS + if listed.logprobs { RECORD } else { 0 }) * rows);
+        check(name, results.len() >= PLAIN_WORDS * rows && (!listed.logprobs || results.len() >= ROW_WORDS * rows))?;
+        check(
+            name,
+            rows > 0 && vocab > 0 && logits.len() >= rows * vocab && scratch.len() >= rows * work_words(vocab),
+        )?;
         check(name, listed.is_whole())?;
         let parts = vocab.div_ceil(PART);
         let mut used = 0;
@@ -127,7 +147,6 @@ impl Launcher {
             used += count;
             scratch.from(used - count).first(count)
         };
-        let results = take((PLAIN_WORDS + if listed.logprobs { RECORD } else { 0 }) * rows);
         let (tokens, status, flags) = (results, results.from(rows), results.from(2 * rows));
         let [best, greedy, sums] = [(); 3].map(|()| take(rows));
         let [part_best, part_place, part_flags] = [(); 3].map(|()| take(rows * parts));

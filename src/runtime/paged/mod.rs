@@ -19,6 +19,7 @@
 //! the pool and `context_tokens`.
 
 mod adapt;
+mod ahead;
 mod plan;
 mod step;
 mod transfer;
@@ -34,6 +35,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use self::ahead::BegunSteps;
 use self::step::Rows;
 use self::transfer::Payload;
 use super::adapters::Adapters;
@@ -97,6 +99,7 @@ pub struct ModelRuntime<B: Backend> {
     sequences: Sequences,
     adapters: Adapters<Adapter<B>>,
     rows: Rows,
+    begun: BegunSteps,
     transfer: Payload,
     /// Entries of block tables that a walk may name ([`Backend::make_room_for_tables`]).
     table_entries: usize,
@@ -162,6 +165,7 @@ impl<B: Backend> ModelRuntime<B> {
             sequences,
             adapters: Adapters::default(),
             rows: Rows::new(options.workspace_shape(config), participants)?,
+            begun: BegunSteps::default(),
             transfer: Payload::new(kv),
             table_entries,
             may_capture: false,
@@ -394,6 +398,18 @@ impl<B: Backend> Runtime for ModelRuntime<B> {
         let walked = self.walk(feeds, answers).and_then(|()| self.healthy());
         self.broken = walked.is_err();
         walked
+    }
+
+    fn steps_ahead(&self) -> bool {
+        self.backend.picks_ahead()
+    }
+
+    fn step_begin(&mut self, feeds: &[Feed<'_>]) -> Result<(), RuntimeError> {
+        self.begin_step(feeds)
+    }
+
+    fn step_end(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
+        self.end_step(feeds, answers)
     }
 
     fn allow_capture(&mut self, is_allowed: bool) {

@@ -22,6 +22,8 @@ pub(super) struct Rows {
     copies: Vec<(PageRef, PageRef)>,
     /// Token of each row of the part.
     tokens: Vec<u32>,
+    /// For a step that is fed what the one before picks: which of its rows each token is picked for.
+    pub(super) sources: Vec<usize>,
     carried: Carried,
     /// Rows of the part whose logits are wanted, and which adapters change them.
     wanted: Vec<usize>,
@@ -29,11 +31,11 @@ pub(super) struct Rows {
     /// Feeds whose last row lies in the part, in feed order.
     ends: Vec<End>,
     /// Wanted rows whose logits are computed at once.
-    at_once: Vec<usize>,
+    pub(super) at_once: Vec<usize>,
     /// What was picked from each of them, where a token is wanted.
     picks: Vec<Mutex<Outcome>>,
     /// What the backend did for each of them, and which ones are left to the host.
-    picked: Vec<Picked>,
+    pub(super) picked: Vec<Picked>,
     left: Vec<usize>,
     /// Memory for picking, for each participant of the backend.
     scratches: Vec<Mutex<Scratch>>,
@@ -52,8 +54,8 @@ struct End {
 
 /// How far a step has been walked.
 #[derive(Clone, Copy, Default)]
-struct Cursor {
-    feed: usize,
+pub(super) struct Cursor {
+    pub(super) feed: usize,
     /// Tokens of the feed that were walked.
     tokens: usize,
 }
@@ -67,6 +69,7 @@ impl Rows {
             growths: Vec::new(),
             copies: Vec::new(),
             tokens: Vec::with_capacity(shape.rows),
+            sources: Vec::new(),
             carried: Carried::default(),
             wanted: Vec::new(),
             wanted_carried: Carried::default(),
@@ -151,8 +154,8 @@ impl<B: Backend> ModelRuntime<B> {
     }
 
     /// Walks the next rows of the step; answers how far it came.
-    fn walk_part(&mut self, feeds: &[Feed<'_>], from: Cursor) -> Result<Cursor, RuntimeError> {
-        let Rows { shape, tokens: ids, carried, wanted, wanted_carried, ends, .. } = &mut self.rows;
+    pub(super) fn walk_part(&mut self, feeds: &[Feed<'_>], from: Cursor) -> Result<Cursor, RuntimeError> {
+        let Rows { shape, tokens: ids, sources, carried, wanted, wanted_carried, ends, .. } = &mut self.rows;
         let mut cursor = from;
         let mut spans: SmallVec<[Span<'_>; 64]> = SmallVec::new();
         let mut wanted_spans: SmallVec<[Span<'_>; 64]> = SmallVec::new();
@@ -206,6 +209,7 @@ impl<B: Backend> ModelRuntime<B> {
                 pages: &mut self.pages,
                 work: &mut self.work,
                 tokens: ids,
+                picked: (!sources.is_empty()).then_some(sources.as_slice()),
                 rows: model::Rows { spans: &spans, adapted: &adapted },
                 wanted: is_narrower.then_some(Wanted {
                     of_pass: wanted,

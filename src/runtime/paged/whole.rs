@@ -129,6 +129,7 @@ impl<B: Backend> ModelRuntime<B> {
             };
             let some_span = span(&some);
             let mut pass = Pass {
+                picked: None,
                 backend: &self.backend,
                 pages: &mut self.pages,
                 work: &mut self.work,
