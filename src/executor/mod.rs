@@ -41,7 +41,7 @@
 //! |---|---|
 //! | `lane.rs`, `lanes.rs` | one lane and its phases; all of them by tag |
 //! | `recipe.rs`, `constraint.rs` | how a lane picks its tokens; the grammar it has borrowed |
-//! | `step.rs` | the one place where sequences grow |
+//! | `step.rs`, `ahead.rs` | the two places where sequences grow: a step, and one that is begun while another is under way |
 //! | `replay.rs`, `evaluate.rs` | parts of decode: replayed tails; an answer becomes a token |
 //! | `draft.rs`, `verify.rs` | drafts inside rounds: proposed and fed; picked from and cut back |
 //! | `draft_model.rs` | a second runtime that drafts |

@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
-//! One step of the runtime: the only place where sequences grow.
+//! One step of the runtime: the only place where sequences grow, but for steps that are begun ahead (`ahead.rs`).
 //!
 //! Prefill, replay and decode rounds all say what each lane takes ([`Portion`]) and come here. The step feeds the tokens that the
 //! lanes know and the sequences lack, asks for a token where the runtime picks it itself and for a row where not, checks
-//! the answers, and moves the marks of the lanes. So E-1 is kept in one function.
+//! the answers, and moves the marks of the lanes. So E-1 is kept in one function, which takes the answers of both.
 //!
 //! # Invariants
 //! A failed step moved no mark: its lanes are gone instead (T-132).
