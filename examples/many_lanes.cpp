@@ -34,12 +34,21 @@ std::string trimmed(const std::string &text) {
 } // namespace
 
 int main(int argc, char **argv) try {
+    std::string path = "models/ictus-tiny.gguf";
+    ictus::Options options;
+    for (int i = 1; i < argc; i++) {
+        // --worker: the engine in a process of its own; everything below stays as it is.
+        if (std::string(argv[i]) == "--worker")
+            options.worker = "";
+        else
+            path = argv[i];
+    }
     // Load, and give the engine a driver with a thread. It sleeps until something is submitted.
-    ictus::Model model = ictus::Model::open(argc > 1 ? argv[1] : "models/ictus-tiny.gguf");
-    ictus::DriverOptions options;
-    options.record.max_lanes = 4;
-    options.record.tick_tokens = 128;
-    ictus::Driver driver(model, options.threaded());
+    ictus::Model model = ictus::Model::open(path, options);
+    ictus::DriverOptions lanes;
+    lanes.record.max_lanes = 4;
+    lanes.record.tick_tokens = 128;
+    ictus::Driver driver(model, lanes.threaded());
 
     // Submit everything. Any thread may: here, one for each request reads its stream and tells what it sees.
     const auto started = std::chrono::steady_clock::now();

@@ -154,6 +154,7 @@ fn answers(text: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
+/// In process, and with the engine in a process of its own.
 #[test]
 fn many_lanes_says_the_same_in_cpp_as_in_rust() {
     let test = std::env::current_exe().expect("a test knows its path");
@@ -164,9 +165,20 @@ fn many_lanes_says_the_same_in_cpp_as_in_rust() {
         let Some(program) = build(out.path(), name, "c++", "-std=c++17", link, &["examples/many_lanes.cpp"]) else {
             return;
         };
-        let cpp = run(Command::new(program).current_dir(root()));
+        let command = || {
+            let mut command = Command::new(&program);
+            command.current_dir(root());
+            command
+        };
+        let cpp = run(&mut command());
         assert_eq!(answers(&cpp), answers(&rust), "{name}");
         assert_eq!(answers(&cpp).lines().count(), 12, "{cpp}");
+        let Some(worker) = worker() else { continue };
+        assert_eq!(run(command().arg("--worker").env("ICTUS_WORKER", worker)), cpp, "{name} in a worker");
+        let missing = command().arg("--worker").env("ICTUS_WORKER", "/nonexistent/worker").output().expect("it runs");
+        let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+        assert_eq!((missing.status.code(), missing.stdout.len()), (Some(1), 0), "{name}: {said}");
+        assert!(said.contains("/nonexistent/worker"), "{name}: {said}");
     }
 }
 

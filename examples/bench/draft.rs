@@ -1,14 +1,13 @@
 //! One lane on a text that repeats itself, with prompt lookup and without.
 
-use std::path::Path;
 use std::time::Instant;
 
+use ictus::ModelOptions;
 use ictus::engine::{Engine, PlanBuilder, StrategyBuilder};
 use ictus::ring::{MemoryRings, Rings};
 use ictus::tokenizer::EncodeOptions;
-use ictus::{Model, ModelOptions};
 
-use crate::host::Failure;
+use crate::host::{Failure, Source};
 
 /// What the text says over and over: a list, as code and tables do.
 const LINE: &str =
@@ -35,11 +34,10 @@ pub struct Drafts {
 
 impl Drafts {
     /// An engine with a strategy registered.
-    pub fn open(path: &Path, options: &ModelOptions, strategy: &StrategyBuilder) -> Result<Self, Failure> {
-        let model = Model::open(path, options)?;
+    pub fn open(source: Source<'_>, options: &ModelOptions, strategy: &StrategyBuilder) -> Result<Self, Failure> {
+        let (model, mut engine) = source.open(options)?;
         let prompt =
             model.tokenizer().encode(&LINE.repeat(LINES), EncodeOptions { add_special: true, parse_special: false })?;
-        let mut engine = model.engine()?;
         let (registration, memory) = strategy.build();
         let slot = engine.strategy_register(&registration, &memory)?.strategy_slot;
         Ok(Self { engine, prompt, seq: 0, slot, rings: MemoryRings::new() })

@@ -1,13 +1,14 @@
 //! A host that only measures: every tick is timed by the caller's clock.
 
+use std::fmt;
 use std::path::Path;
 use std::time::Instant;
 
 use ictus::engine::{Engine, PlanBuilder};
 use ictus::record::constant::determinism;
-use ictus::ring::MemoryRings;
+use ictus::ring::{MemoryRings, Rings};
 use ictus::timeline::Timeline;
-use ictus::{Model, ModelOptions};
+use ictus::{Model, ModelOptions, WorkerOptions};
 
 pub type Failure = Box<dyn std::error::Error>;
 
@@ -23,10 +24,50 @@ pub fn tokens(count: usize, vocab: u32, seed: u32) -> Vec<u32> {
     (0..count).map(next).collect()
 }
 
+/// Where engines come from: a model file, here or in a process of its own.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    pub path: &'a Path,
+    pub worker: bool,
+}
+
+impl Source<'_> {
+    /// The model, and an engine of it.
+    pub fn open(self, options: &ModelOptions) -> Result<(Model, Box<dyn Engine + Send>), Failure> {
+        let model = Model::open(self.path, options)?;
+        let engine = if self.worker { model.engine_in_worker(&WorkerOptions::default())? } else { model.engine()? };
+        Ok((model, engine))
+    }
+}
+
+/// FNV-1a over the tokens of a run, in the order in which they came: runs that say the same have the same one.
+pub struct Digest(u64);
+
+impl Digest {
+    pub fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    pub fn take(&mut self, tokens: &[u32]) {
+        for byte in tokens.iter().flat_map(|token| token.to_le_bytes()) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
 /// One model, one engine.
 pub struct Host {
     engine: Box<dyn Engine + Send>,
     rings: MemoryRings,
+    said: Digest,
+    /// The tokens of one lane of a tick.
+    read: Vec<u32>,
     vocab: u32,
     context_tokens: usize,
     page_size_tokens: u64,
@@ -34,14 +75,19 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn open(path: &Path, options: &ModelOptions) -> Result<Self, Failure> {
-        let model = Model::open(path, options)?;
+    pub fn open(source: Source<'_>, options: &ModelOptions) -> Result<Self, Failure> {
+        let (model, engine) = source.open(options)?;
         let vocab = u32::try_from(model.config().vocab)?;
         let context_tokens = model.context_tokens();
-        let engine = model.engine()?;
         let page_size_tokens =
             engine.state_spaces().first().map_or(1, |space| u64::from(space.page_size_tokens.max(1)));
-        Ok(Self { engine, rings: MemoryRings::new(), vocab, context_tokens, page_size_tokens, seq: 0 })
+        let (rings, said) = (MemoryRings::new(), Digest::new());
+        Ok(Self { engine, rings, said, read: Vec::new(), vocab, context_tokens, page_size_tokens, seq: 0 })
+    }
+
+    /// What was said since this was asked last.
+    pub fn take_said(&mut self) -> String {
+        std::mem::replace(&mut self.said, Digest::new()).to_string()
     }
 
     pub fn vocab(&self) -> u32 {
@@ -74,10 +120,15 @@ impl Host {
         let started = Instant::now();
         let events = self.engine.tick(&plan, &arena, &mut self.rings)?;
         let seconds = started.elapsed().as_secs_f64();
-        match events.faults.first() {
-            Some(fault) => Err(format!("lane {} faulted with code {}", fault.lane_tag, fault.code).into()),
-            None => Ok(seconds),
+        if let Some(fault) = events.faults.first() {
+            return Err(format!("lane {} faulted with code {}", fault.lane_tag, fault.code).into());
         }
+        for emit in events.emits {
+            self.read.clear();
+            self.rings.read_tokens(&emit.token_ref, &mut self.read)?;
+            self.said.take(&self.read);
+        }
+        Ok(seconds)
     }
 
     /// Admits a lane, runs its whole prompt and picks the first token, in one tick.

@@ -13,7 +13,11 @@
 //! microseconds: `tick` (every lane decodes a token over a runtime whose step is free), `match` (a span of 32 768 tokens among
 //! 10 000 cached prefixes), `fork` (of 32 768 tokens on pages of 16). Each figure is the median of
 //! `--runs` runs after a warm-up; of three where 16 lanes or more run.
+//!
+//! `said` is a digest of all tokens of a line: of two runs with the same flags it is the same, also with `--worker`, which puts the engine into a process
+//! of its own (`ictus-worker`, found as docs/worker.md says) and leaves out what is about this process.
 
+mod args;
 mod bookkeeping;
 mod draft;
 mod host;
@@ -22,147 +26,20 @@ mod masks;
 mod rest;
 mod roofline;
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
+use args::{Args, kv_name};
 use draft::Drafts;
-use host::{Failure, Host, tokens};
-use ictus::backend::KvType;
+use host::{Digest, Failure, Host, tokens};
 use ictus::engine::StrategyBuilder;
-use ictus::{Arithmetic, InstructionSet, ModelOptions};
+use ictus::{Arithmetic, ModelOptions};
 use limits::Limits;
 use roofline::{Least, Work};
 use serde_json::{Value, json};
 
-const USAGE: &str = "\
-usage: bench --model PATH [--threads N] [--fast] [--runs N] [--json]
-             [--only tick,match,fork,pp,tg,batch,prefix,draft,mask,load,rss,idle,oversubscription,limits]
-             [--pp 32,128,512] [--depth 0,512,2048] [--lanes 2,4,8,16,32] [--steps 64] [--prefix 1024] [--kv f32|f16]
-             [--instruction-set portable|avx2|avx512|avx512-vnni|neon|neon-dotprod]   the best of the processor unless stated
-             [--quick]            three runs, pp 128, depth 0, 8 lanes
-             [--timeline FILE]    of pp, tg and batch, for Perfetto or chrome://tracing";
-
-/// All of them, in the order in which they run.
-const TESTS: [&str; 14] = [
-    "limits",
-    "tick",
-    "match",
-    "fork",
-    "load",
-    "rss",
-    "idle",
-    "oversubscription",
-    "pp",
-    "tg",
-    "batch",
-    "prefix",
-    "mask",
-    "draft",
-];
-
-struct Args {
-    model: PathBuf,
-    threads: u32,
-    arithmetic: Arithmetic,
-    only: Vec<String>,
-    runs: usize,
-    json: bool,
-    pp: Vec<usize>,
-    depths: Vec<usize>,
-    lanes: Vec<usize>,
-    steps: usize,
-    prefix: usize,
-    kv_type: Option<KvType>,
-    instruction_set: InstructionSet,
-    child: bool,
-    timeline: Option<PathBuf>,
-}
-
-impl Args {
-    /// What keys and values are kept in, the engine's default filled in.
-    fn kv_type(&self) -> KvType {
-        self.kv_type.unwrap_or(match self.arithmetic {
-            Arithmetic::Exact => KvType::F32,
-            Arithmetic::Fast => KvType::F16,
-        })
-    }
-}
-
-fn numbers(text: &str) -> Result<Vec<usize>, Failure> {
-    Ok(text.split(',').map(|n| n.trim().parse()).collect::<Result<_, _>>()?)
-}
-
-fn kv_type(text: &str) -> Result<KvType, Failure> {
-    match text {
-        "f32" => Ok(KvType::F32),
-        "f16" => Ok(KvType::F16),
-        other => Err(format!("--kv is {other}, must be f32 or f16\n{USAGE}").into()),
-    }
-}
-
-fn kv_name(kv_type: KvType) -> &'static str {
-    match kv_type {
-        KvType::F16 => "f16",
-        KvType::F32 => "f32",
-    }
-}
-
-fn parse_args() -> Result<Args, Failure> {
-    use lexopt::prelude::*;
-    let mut args = Args {
-        model: "models/ictus-tiny.gguf".into(),
-        threads: 0,
-        arithmetic: Arithmetic::Exact,
-        only: TESTS.map(String::from).to_vec(),
-        runs: 5,
-        json: false,
-        pp: vec![32, 128, 512],
-        depths: vec![0, 512, 2048],
-        lanes: vec![2, 4, 8, 16, 32],
-        steps: 64,
-        prefix: 1024,
-        kv_type: None,
-        instruction_set: InstructionSet::best(),
-        child: false,
-        timeline: None,
-    };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Long("model") => args.model = parser.value()?.into(),
-            Long("threads") => args.threads = parser.value()?.parse()?,
-            Long("exact") => args.arithmetic = Arithmetic::Exact,
-            Long("fast") => args.arithmetic = Arithmetic::Fast,
-            Long("only") => args.only = parser.value()?.string()?.split(',').map(String::from).collect(),
-            Long("runs") => args.runs = parser.value()?.parse::<usize>()?.max(1),
-            Long("json") => args.json = true,
-            Long("pp") => args.pp = numbers(&parser.value()?.string()?)?,
-            Long("depth") => args.depths = numbers(&parser.value()?.string()?)?,
-            Long("lanes") => args.lanes = numbers(&parser.value()?.string()?)?,
-            Long("prefix") => args.prefix = parser.value()?.parse()?,
-            Long("steps") => args.steps = parser.value()?.parse()?,
-            Long("timeline") => args.timeline = Some(parser.value()?.into()),
-            Long("instruction-set") => {
-                let name = parser.value()?.string()?;
-                let unknown = || format!("--instruction-set {name} is none that there is\n{USAGE}");
-                args.instruction_set = InstructionSet::named(&name).ok_or_else(unknown)?;
-                args.instruction_set.require()?;
-            }
-            Long("kv") => args.kv_type = Some(kv_type(&parser.value()?.string()?)?),
-            Long("quick") => {
-                args.runs = 3;
-                (args.pp, args.depths, args.lanes) = (vec![128], vec![0], vec![8]);
-            }
-            Long("child") => args.child = true,
-            other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
-        }
-    }
-    if args.threads == 0 {
-        args.threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    }
-    Ok(args)
-}
+/// Tests that a worker has no part in, or whose part in it cannot be seen from here.
+const HERE: [&str; 5] = ["tick", "match", "fork", "rss", "idle"];
 
 /// Prints one line: the common fields, then those of the test.
 fn say(args: &Args, test: &str, fields: Value) {
@@ -177,6 +54,9 @@ fn say(args: &Args, test: &str, fields: Value) {
         "test": test,
     });
     if let (Value::Object(line), Value::Object(fields)) = (&mut line, fields) {
+        if args.worker {
+            line.insert("worker".into(), true.into());
+        }
         line.extend(fields);
     }
     if args.json {
@@ -226,14 +106,22 @@ fn runs(args: &Args, lanes: usize) -> usize {
 
 /// What the machine could do, and what the model makes it do.
 struct Roof {
-    limits: Limits,
+    /// None when they were not asked for.
+    limits: Option<Limits>,
     work: Work,
 }
 
+impl Roof {
+    fn least(&self, of: impl FnOnce(&Work, &Limits) -> Least) -> Option<Least> {
+        self.limits.as_ref().map(|limits| of(&self.work, limits))
+    }
+}
+
 /// The fields of a test, its figures, and how they stand to the limit.
-fn say_figures(args: &Args, test: &str, fields: Value, figures: Value, least: &Least) {
+fn say_figures(args: &Args, test: &str, fields: Value, figures: Value, least: Option<&Least>) {
     let median = figures["median_s"].as_f64().unwrap_or(f64::NAN);
-    let of_limit = json!({ "of_limit": round(least.seconds / median, 3), "limit": least.limit });
+    let of_limit = |least: &Least| json!({ "of_limit": round(least.seconds / median, 3), "limit": least.limit });
+    let of_limit = least.map_or_else(|| json!({}), of_limit);
     say(args, test, merge(fields, merge(figures, of_limit)));
 }
 
@@ -249,8 +137,9 @@ fn prefill(args: &Args, host: &mut Host, roof: &Roof) -> Result<(), Failure> {
             host.retire(&[1])?;
             Ok(seconds)
         })?;
-        let least = roof.work.prompt(&roof.limits, args.arithmetic == Arithmetic::Fast, n);
-        say_figures(args, "pp", json!({ "n": n }), figures(runs, n), &least);
+        let fast = args.arithmetic == Arithmetic::Fast;
+        let least = roof.least(|work, limits| work.prompt(limits, fast, n));
+        say_figures(args, "pp", json!({ "n": n, "said": host.take_said() }), figures(runs, n), least.as_ref());
     }
     Ok(())
 }
@@ -290,8 +179,10 @@ fn decode(args: &Args, host: &mut Host, roof: &Roof) -> Result<(), Failure> {
         let prompts = Prompts::publish(host, vec![tokens(depth.max(1), host.vocab(), 1)])?;
         let runs = measure(args.runs, || prompts.steps(host, args.steps))?;
         prompts.forget(host)?;
-        let least = roof.work.steps(&roof.limits, args.arithmetic == Arithmetic::Fast, 1, depth, 0, args.steps);
-        say_figures(args, "tg", json!({ "depth": depth, "steps": args.steps }), figures(runs, args.steps), &least);
+        let fast = args.arithmetic == Arithmetic::Fast;
+        let least = roof.least(|work, limits| work.steps(limits, fast, 1, depth, 0, args.steps));
+        let fields = json!({ "depth": depth, "steps": args.steps, "said": host.take_said() });
+        say_figures(args, "tg", fields, figures(runs, args.steps), least.as_ref());
     }
     Ok(())
 }
@@ -306,10 +197,10 @@ fn batch(args: &Args, host: &mut Host, roof: &Roof) -> Result<(), Failure> {
         let prompts = Prompts::publish(host, prompts)?;
         let runs = measure(runs(args, lanes), || prompts.steps(host, args.steps))?;
         prompts.forget(host)?;
-        let fields = json!({ "lanes": lanes, "prompt": BATCH_PROMPT, "steps": args.steps });
-        let least =
-            roof.work.steps(&roof.limits, args.arithmetic == Arithmetic::Fast, lanes, BATCH_PROMPT, 0, args.steps);
-        say_figures(args, "batch", fields, figures(runs, lanes * args.steps), &least);
+        let fields = json!({ "lanes": lanes, "prompt": BATCH_PROMPT, "steps": args.steps, "said": host.take_said() });
+        let fast = args.arithmetic == Arithmetic::Fast;
+        let least = roof.least(|work, limits| work.steps(limits, fast, lanes, BATCH_PROMPT, 0, args.steps));
+        say_figures(args, "batch", fields, figures(runs, lanes * args.steps), least.as_ref());
     }
     Ok(())
 }
@@ -328,9 +219,9 @@ fn prefix(args: &Args, roof: &Roof) -> Result<(), Failure> {
     let options = ModelOptions {
         pool_tokens: args.prefix as u64 + PREFIX_LANES * (lane_tokens - args.prefix + 32) as u64,
         context_tokens: u32::try_from(lane_tokens)?,
-        ..options(args, 0)
+        ..args.options()
     };
-    let mut host = match Host::open(&args.model, &options) {
+    let mut host = match Host::open(args.source(), &options) {
         Ok(host) => host,
         Err(reason) => {
             say(args, "prefix", merge(fields, json!({ "skipped": reason.to_string() })));
@@ -358,22 +249,17 @@ fn prefix(args: &Args, roof: &Roof) -> Result<(), Failure> {
     let runs = measure(times, || host.steps(&tags, args.steps))?;
     // The middle one of the runs stands so deep.
     let depth = args.prefix + args.steps * (1 + times / 2);
-    let least = roof.work.steps(
-        &roof.limits,
-        args.arithmetic == Arithmetic::Fast,
-        tags.len(),
-        depth,
-        shared as usize,
-        args.steps,
-    );
-    say_figures(args, "prefix", fields, figures(runs, tags.len() * args.steps), &least);
+    let (fast, lanes) = (args.arithmetic == Arithmetic::Fast, tags.len());
+    let least = roof.least(|work, limits| work.steps(limits, fast, lanes, depth, shared as usize, args.steps));
+    let fields = merge(fields, json!({ "said": host.take_said() }));
+    say_figures(args, "prefix", fields, figures(runs, tags.len() * args.steps), least.as_ref());
     Ok(())
 }
 
 /// What the child process of `load` and `rss` prints.
 fn child(args: &Args) -> Result<(), Failure> {
     let started = Instant::now();
-    let mut host = Host::open(&args.model, &options(args, 0))?;
+    let mut host = Host::open(args.source(), &args.options())?;
     let open_s = started.elapsed().as_secs_f64();
     let first_token_s = host.prompt(1, &tokens(1, host.vocab(), 1))?;
     host.retire(&[1])?;
@@ -393,6 +279,7 @@ fn in_children(args: &Args) -> Result<Vec<Value>, Failure> {
     let one = |_| {
         let output = Command::new(std::env::current_exe()?)
             .args(["--child", &format!("--{}", args.arithmetic.name()), "--threads", &args.threads.to_string()])
+            .args(args.worker.then_some("--worker"))
             .args(["--kv", kv_name(args.kv_type()), "--instruction-set", args.instruction_set.name(), "--model"])
             .arg(&args.model)
             .output()?;
@@ -435,21 +322,9 @@ fn bookkeeping(args: &Args, wants: impl Fn(&str) -> bool) -> Result<(), Failure>
     Ok(())
 }
 
-fn options(args: &Args, context_tokens: u32) -> ModelOptions {
-    ModelOptions {
-        threads: args.threads,
-        arithmetic: args.arithmetic,
-        context_tokens,
-        max_lanes: 64,
-        kv_type: Some(args.kv_type()),
-        instruction_set: Some(args.instruction_set),
-        ..ModelOptions::default()
-    }
-}
-
 /// What an engine without work takes.
 fn idle(args: &Args) -> Result<(), Failure> {
-    let Some(states) = rest::idle(&args.model, &options(args, 0))? else {
+    let Some(states) = rest::idle(args.source(), &args.options())? else {
         say(args, "idle", json!({ "skipped": "this system does not say what threads take" }));
         return Ok(());
     };
@@ -462,7 +337,7 @@ fn idle(args: &Args) -> Result<(), Failure> {
 /// Decoding with more threads than processors.
 fn oversubscription(args: &Args) -> Result<(), Failure> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let runs = rest::oversubscription(&args.model, &options(args, 0), processors, args.steps, args.runs)?;
+    let runs = rest::oversubscription(args.source(), &args.options(), processors, args.steps, args.runs)?;
     let mut matched = f64::NAN;
     for (times, runs) in rest::TIMES.into_iter().zip(runs) {
         let figures = figures(runs, args.steps);
@@ -481,14 +356,15 @@ fn oversubscription(args: &Args) -> Result<(), Failure> {
 /// Decoding on a text that repeats itself, with prompt lookup and without; the tokens are the same.
 fn drafts(args: &Args) -> Result<(), Failure> {
     let strategy = StrategyBuilder::new("prompt-lookup").config("max_draft=7");
-    let mut bench = Drafts::open(&args.model, &options(args, 0), &strategy)?;
+    let mut bench = Drafts::open(args.source(), &args.options(), &strategy)?;
     let (mut plain, mut drafted) = (Vec::new(), Vec::new());
-    let mut last = None;
+    let (mut last, mut said) = (None, Digest::new());
     for run in 0..=args.runs {
         let (without, with) = (bench.run(false, args.steps)?, bench.run(true, args.steps)?);
         if without.tokens != with.tokens {
             return Err("drafts changed a token".into());
         }
+        said.take(&with.tokens);
         if run > 0 {
             plain.push(without.seconds);
             drafted.push(with.seconds);
@@ -498,14 +374,14 @@ fn drafts(args: &Args) -> Result<(), Failure> {
     let (plain, fields) = (figures(plain, args.steps), figures(drafted, args.steps));
     let (proposed, accepted) = last.unwrap_or_default();
     let about = json!({ "strategy": "prompt-lookup", "steps": args.steps, "proposed": proposed, "accepted": accepted,
-        "plain_tok_s": plain["tok_s"] });
+        "said": said.to_string(), "plain_tok_s": plain["tok_s"] });
     say(args, "draft", merge(about, fields));
     Ok(())
 }
 
 /// What grammars cost: per vocabulary, per schema, and per token.
 fn masks(args: &Args) -> Result<(), Failure> {
-    let found = masks::measure(&args.model, &options(args, 0), args.runs)?;
+    let found = masks::measure(&args.model, &args.options(), args.runs)?;
     let us = |time: std::time::Duration| round(time.as_secs_f64() * 1e6, 2);
     let at = |part: f64| found.tokens.get((found.tokens.len().saturating_sub(1) as f64 * part) as usize).copied();
     let [median, p99, most] = [0.5, 0.99, 1.0].map(|part| us(at(part).unwrap_or_default()));
@@ -516,13 +392,18 @@ fn masks(args: &Args) -> Result<(), Failure> {
 }
 
 fn main() -> Result<(), Failure> {
-    let args = parse_args()?;
+    let args = args::parse()?;
     if args.child {
         return child(&args);
     }
-    let wants = |test: &str| args.only.iter().any(|name| name == test);
+    let asked = |test: &str| args.only.iter().any(|name| name == test);
+    let wants = |test: &str| asked(test) && !(args.worker && HERE.contains(&test));
+    for test in HERE.into_iter().filter(|test| asked(test) && !wants(test)) {
+        say(&args, test, json!({ "skipped": "about this process, which has no engine" }));
+    }
     let steps = ["pp", "tg", "batch", "prefix"].into_iter().any(wants);
-    let limits = (steps || wants("limits")).then(|| limits::measure(args.threads as usize, args.instruction_set));
+    let limits = (!args.no_limits && (steps || wants("limits")))
+        .then(|| limits::measure(args.threads as usize, args.instruction_set));
     if let Some(Limits { read_gbs, int8_gops, fma_gflops }) = limits {
         say(&args, "limits", json!({ "read_gbs": read_gbs, "int8_gops": int8_gops, "fma_gflops": fma_gflops }));
     }
@@ -553,7 +434,7 @@ fn main() -> Result<(), Failure> {
     if wants("oversubscription") {
         oversubscription(&args)?;
     }
-    if let Some(limits) = limits.filter(|_| steps) {
+    if steps {
         run_steps(&args, &Roof { limits, work: Work::of(&args.model, args.kv_type())? }, wants)?;
     }
     if wants("mask") {
@@ -568,7 +449,7 @@ fn main() -> Result<(), Failure> {
 /// The tests of a model's steps.
 fn run_steps(args: &Args, roof: &Roof, wants: impl Fn(&str) -> bool) -> Result<(), Failure> {
     if wants("pp") || wants("tg") || wants("batch") {
-        let mut host = Host::open(&args.model, &options(args, 0))?;
+        let mut host = Host::open(args.source(), &args.options())?;
         if let Some(path) = &args.timeline {
             host.record(path)?;
         }

@@ -1,11 +1,10 @@
 //! What an engine costs that does nothing, and what more threads than processors cost.
 
-use std::path::Path;
 use std::time::Duration;
 
 use ictus::ModelOptions;
 
-use crate::host::{Failure, Host, tokens};
+use crate::host::{Failure, Host, Source, tokens};
 
 /// How long an engine is watched.
 const WATCHED: Duration = Duration::from_secs(1);
@@ -51,8 +50,8 @@ fn watch(state: &'static str) -> Option<Idle> {
 
 /// An open engine with all its threads: before the first tick, and behind ticks that had work for each of them. None where the system
 /// does not say.
-pub fn idle(path: &Path, options: &ModelOptions) -> Result<Option<[Idle; 2]>, Failure> {
-    let mut host = Host::open(path, options)?;
+pub fn idle(source: Source<'_>, options: &ModelOptions) -> Result<Option<[Idle; 2]>, Failure> {
+    let mut host = Host::open(source, options)?;
     let Some(opened) = watch("opened") else { return Ok(None) };
     host.prompt(1, &tokens(64, host.vocab(), 1))?;
     host.steps(&[1], 4)?;
@@ -65,13 +64,13 @@ pub const TIMES: [u32; 3] = [1, 2, 4];
 /// Seconds of `steps` steps of one lane, of each run, with [`TIMES`] as many threads as processors. The engines are open side by side and take
 /// turns, so that all of them meet the same moments of the machine.
 pub fn oversubscription(
-    path: &Path,
+    source: Source<'_>,
     options: &ModelOptions,
     processors: u32,
     steps: usize,
     runs: usize,
 ) -> Result<[Vec<f64>; 3], Failure> {
-    let open = |times: u32| Host::open(path, &ModelOptions { threads: times * processors, ..options.clone() });
+    let open = |times: u32| Host::open(source, &ModelOptions { threads: times * processors, ..options.clone() });
     let mut hosts = [open(TIMES[0])?, open(TIMES[1])?, open(TIMES[2])?];
     let mut seconds = [const { Vec::new() }; 3];
     for run in 0..=runs {
