@@ -1,14 +1,15 @@
 //! Greeting, attaching, and everything that ends a link (WS-5 .. WS-9, WS-20, WS-21).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ictus::ring::SharedRing;
 use ictus::worker::memory::SharedMemory;
 use ictus::worker::message::{Message, kind};
 use ictus::worker::payload::*;
 use ictus::worker::server::{End, ServeError, ServerOptions, WorkerServer};
-use ictus::worker::socket::pair;
+use ictus::worker::socket::{DescriptorError, pair};
 
-use crate::host::{CONTROL_TAG, Host, offer};
+use crate::host::{CONTROL_TAG, DESCRIPTOR_LIMIT, Host, offer};
 use crate::{ends_within_a_second, raw_frame};
 
 /// W-21, W-23.
@@ -178,6 +179,44 @@ fn ws_7_anything_but_one_descriptor_with_its_tag_ends_the_link() {
         let error = attach_refused(|_, _| {}, pass);
         assert!(matches!(error, ServeError::Descriptor { .. }), "{what}: {error}");
     }
+}
+
+/// W-33: what is announced and never comes ends the link when the limit is over, and not before; what comes late and in time is taken.
+#[test]
+fn ws_7_descriptor_that_never_comes_ends_the_link_when_the_limit_is_over() {
+    assert_eq!(ServerOptions::new(4096, 32_000).descriptor_limit, Duration::from_secs(10));
+    let ring = |host: &Host| RingAttach { ring_id: 1, layout: host.specs[0].clone() };
+    type Announce<'a> = &'a dyn Fn(&Host) -> Message;
+    let announced: [(&str, Announce<'_>); 3] = [
+        ("ring", &|host| Message::RingAttach(ring(host))),
+        ("control segment", &|_| Message::ControlAttach(64)),
+        ("buffer", &|_| Message::BufAttach(BufAttach { buf_id: 5, len: 1000, generation: 1 })),
+    ];
+    for (named, announce) in announced {
+        ends_within_a_second(|| {
+            let mut host = Host::of_fake();
+            host.hello();
+            let start = Instant::now();
+            let message = announce(&host);
+            host.send(&message);
+            // What is asked behind it is not answered either.
+            host.send(&Message::Ping(Load::default()));
+            let error = host.refused();
+            let ServeError::Descriptor { what, error: DescriptorError::TimedOut } = &error else {
+                panic!("{named}: {error}")
+            };
+            assert_eq!(*what, named);
+            start.elapsed().checked_sub(DESCRIPTOR_LIMIT).expect("the limit is waited for")
+        });
+    }
+    let mut host = Host::of_fake();
+    host.hello();
+    let spec = host.specs[0].clone();
+    let (seq, memory) = (host.announce(&spec), SharedMemory::create("ring", ring_bytes(&spec)).expect("memory"));
+    SharedRing::lay_out(spec.ring_id, spec.slots, spec.slot_bytes, memory.mapping()).expect("a ring");
+    std::thread::sleep(DESCRIPTOR_LIMIT / 6);
+    host.pass(spec.ring_id.into(), &memory);
+    assert_eq!(host.reply_to(seq), Message::RingAck(RingAck { ring_id: spec.ring_id, generation_base: 1 }));
 }
 
 /// W-36.

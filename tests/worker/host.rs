@@ -25,6 +25,8 @@ use crate::fuzz::checks::Object;
 /// Longer than anything takes that is not stuck.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const CONTROL_TAG: u64 = 0xC0;
+/// How long servers on a thread of the tests wait for a descriptor.
+pub const DESCRIPTOR_LIMIT: Duration = Duration::from_millis(300);
 
 pub struct Host {
     frames: UnixStream,
@@ -68,7 +70,7 @@ impl Host {
         let (host_frames, frames) = pair().expect("a pair");
         let (host_descriptors, descriptors) = pair().expect("a pair");
         let mut options = ServerOptions::new(4096, 32_000);
-        options.descriptor_limit = Duration::from_millis(300);
+        options.descriptor_limit = DESCRIPTOR_LIMIT;
         let serve = move || WorkerServer::new(make(), options, frames, descriptors).serve();
         let mut host = Self::over(host_frames, host_descriptors);
         host.server = Some(std::thread::spawn(serve));

@@ -118,6 +118,21 @@ fn code_and_words(arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// W-33, W-71: a host that announces a ring and keeps it does not keep the worker.
+#[test]
+fn ws_7_descriptor_that_never_comes_ends_the_process_after_ten_seconds() {
+    let mut worker = Worker::start(&[]);
+    worker.host().hello();
+    let spec = worker.host().specs[0].clone();
+    let start = Instant::now();
+    worker.host().announce(&spec);
+    let (status, said) = worker.ended();
+    let took = start.elapsed();
+    assert_eq!((status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("ring") && said.contains("no descriptor in time"), "{said}");
+    assert!((Duration::from_secs(10)..Duration::from_secs(30)).contains(&took), "{took:?}");
+}
+
 /// W-84 .. W-86.
 #[test]
 fn ws_23_check_prints_one_object_about_runtime_and_model() {
