@@ -22,7 +22,7 @@ fn descriptor(change: impl FnOnce(&mut FakeOptions)) -> Value {
 const KEYS: &[(&str, &[&str])] = &[
     ("runtime", &["id", "version"]),
     ("load", &["paged_kv", "prefix_cache", "kv_bits", "activation_bits", "max_batch_size"]),
-    ("workload", &["causal_generation", "embedding", "speech_to_text"]),
+    ("workload", &["causal_generation", "embedding", "embedding_pooling", "speech_to_text"]),
     ("modalities", &["image_encode", "gemma_audio_encode", "whisper_transcribe", "whisper_translate"]),
     (
         "serving",
@@ -57,6 +57,7 @@ fn check_form(document: &Value) {
     names.sort_unstable();
     expected.sort_unstable();
     assert_eq!(names, expected);
+    check_what_is_acted_on(document);
     for (section, keys) in KEYS {
         let members = document[section].as_object().expect("a section");
         let mut names: Vec<&str> = members.keys().map(String::as_str).collect();
@@ -72,6 +73,31 @@ fn check_form(document: &Value) {
                 _ => false,
             };
             assert!(fits, "{section}.{key} is {value}");
+        }
+    }
+}
+
+/// What a host of the link acts on (W-96): yes, or no with a reason; and numbers.
+const ACTED_ON: [(&str, &[&str]); 6] = [
+    ("workload", &["causal_generation", "embedding"]),
+    ("modalities", &["image_encode", "gemma_audio_encode", "whisper_transcribe", "whisper_translate"]),
+    ("serving", &["multi_row_verification", "park_lossless", "park_lossy", "round_granular", "tick_yield"]),
+    ("state", &["rollback", "shared_prefix_seed"]),
+    ("ops", &["space_promote"]),
+    ("load", &["paged_kv", "prefix_cache"]),
+];
+const COUNTED: [(&str, &[&str]); 2] = [("load", &["kv_bits"]), ("limits", &["max_seq_len", "max_seqs", "cells_total"])];
+
+fn check_what_is_acted_on(document: &Value) {
+    for (section, keys) in ACTED_ON {
+        for key in keys {
+            let value = &document[section][key];
+            assert!(*value == true || text_of(value), "{section}.{key} is {value}: neither yes nor a reason");
+        }
+    }
+    for (section, keys) in COUNTED {
+        for key in keys {
+            assert!(document[section][key].is_u64(), "{section}.{key} is no number");
         }
     }
 }
@@ -94,7 +120,7 @@ fn text_of(value: &Value) -> bool {
     value.is_string()
 }
 
-/// RS-29.
+/// RS-29, W-96.
 #[test]
 fn rs_29_descriptor_of_the_fake() {
     let plain = descriptor(|_| {});
@@ -145,7 +171,7 @@ fn rs_29_descriptor_of_the_fake() {
     assert_eq!(cuttable["serving"]["speculation_strategies"], json!(["prompt-lookup"]));
 }
 
-/// a loaded model says what was known before, and what the model adds.
+/// R-91, W-96: a loaded model says what was known before, and what the model adds.
 #[test]
 fn descriptor_of_a_model_adds_to_what_is_known_without_one() {
     let code: Value = serde_json::from_str(&Model::capability_without_model()).expect("JSON");
@@ -156,7 +182,8 @@ fn descriptor_of_a_model_adds_to_what_is_known_without_one() {
         check_form(&loaded);
         assert_within(&code, &loaded, &[], "");
         assert_eq!(loaded["architecture"], model.config().architecture);
-        assert_eq!(loaded["workload"]["embedding"], json!(["last"]));
+        assert_eq!(loaded["workload"]["embedding"], true);
+        assert_eq!(loaded["workload"]["embedding_pooling"], json!(["last"]));
         assert_eq!(loaded["limits"]["max_seq_len"], model.context_tokens());
         assert_eq!(loaded["load"]["kv_bits"], engine.kv_bits());
         assert_eq!(loaded["adaptation"]["lora_load"], true);

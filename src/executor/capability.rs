@@ -39,7 +39,7 @@ pub(super) fn capability(descriptor: &Descriptor, lists_vocabulary: bool) -> Str
         add("", json!({ "sampling_defaults": sampling_defaults(&defaults) }));
     }
     add("load", load(descriptor));
-    add("workload", json!({ "embedding": embedding(descriptor) }));
+    add("workload", embedding(descriptor));
     add("serving", serving(descriptor));
     add("state", state(descriptor));
     add("ops", ops(descriptor));
@@ -115,12 +115,16 @@ fn load(descriptor: &Descriptor) -> Value {
     })
 }
 
+/// Whether there are vectors of texts, and what they are made of. Hosts read a member of their contract as yes, or as no with its reason (W-96), so
+/// how a vector is pooled stands in a member of its own.
 fn embedding(descriptor: &Descriptor) -> Value {
-    match descriptor.workloads.embedding {
-        None => or(false, descriptor, "has no embedding of this model"),
-        Some(embedding) if embedding.normalised => json!([embedding.pooling.name(), "normalised"]),
-        Some(embedding) => json!([embedding.pooling.name()]),
-    }
+    let made_of = match descriptor.workloads.embedding {
+        None => vec![],
+        Some(embedding) if embedding.normalised => vec![embedding.pooling.name(), "normalised"],
+        Some(embedding) => vec![embedding.pooling.name()],
+    };
+    let has = or(descriptor.workloads.embedding.is_some(), descriptor, "has no embedding of this model");
+    json!({ "embedding": has, "embedding_pooling": made_of })
 }
 
 /// What the options decide, and R-90.
