@@ -11,7 +11,7 @@ use crate::remote;
 /// TS-1 .. TS-15 (WS-10): the scenarios that every engine has to pass, each on a worker of its own.
 #[test]
 fn remote_engine_passes_the_tick_contract() {
-    tick_contract::run_all(|| Harness::with_engine(Inspected::new(remote("fake"))));
+    tick_contract::run_all(|| Harness::with_engine(Inspected::new(remote("fake"), false)));
 }
 
 /// Over a ring of the host that holds little, an emit that does not fit faults its lane alone (T-141).
@@ -19,7 +19,8 @@ fn remote_engine_passes_the_tick_contract() {
 fn emit_that_the_ring_of_the_host_cannot_hold_faults_its_lane() {
     use ictus::ring::{MemoryRingShape, MemoryRings};
     let shape = MemoryRingShape { emit_tokens: 4, ..MemoryRingShape::default() };
-    let mut host = Harness::with_engine_and_rings(Inspected::new(remote("fake")), MemoryRings::with_shape(shape));
+    let mut host =
+        Harness::with_engine_and_rings(Inspected::new(remote("fake"), false), MemoryRings::with_shape(shape));
     let prompt = host.prompt(&[1, 2, 3]);
     let plan =
         host.plan().admit(1, prompt).admit(2, prompt).prefill(1, 0, 3).prefill(2, 0, 3).decode(1, 8).decode(2, 2);

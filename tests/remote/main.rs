@@ -70,7 +70,7 @@ fn worker_process() {
     let Ok(which) = std::env::var(VARIABLE) else { return };
     let (frames, descriptors) = streams();
     let (engine, options): (Box<dyn Engine>, ServerOptions) = match which.as_str() {
-        "fake" => (Box::new(probe::Probe::new(probe::fake())), ServerOptions::new(512, 512)),
+        "fake" => (Box::new(probe::Probe::new(probe::fake(), false)), ServerOptions::new(512, 512)),
         "tiny" => {
             let model = Model::open(tiny(), &tiny_options()).expect("the model");
             let vocab = model.tokenizer().vocab_size();

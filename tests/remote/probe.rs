@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 
 use ictus::engine::{Engine, EventsView, ExportSize, OpHandle, SeqHandle, StageOutput};
 use ictus::executor::Executor;
+use ictus::record::constant::op_state;
 use ictus::record::view::Memory;
 use ictus::record::{
     CacheKey, ExactnessCert, MatchCandidate, MatchResult, OpStatus, RingDesc, StateSpaceDesc, Status, StrategyGrant,
@@ -27,11 +28,13 @@ pub(crate) struct Probe {
     engine: Executor<FakeRuntime>,
     /// The sequence that was named last.
     named: Cell<u64>,
+    /// What runs waits for its host: the pumps of a worker do nothing, those of the host are commands.
+    held: bool,
 }
 
 impl Probe {
-    pub(crate) fn new(engine: Executor<FakeRuntime>) -> Self {
-        Self { engine, named: Cell::new(0) }
+    pub(crate) fn new(engine: Executor<FakeRuntime>, held: bool) -> Self {
+        Self { engine, named: Cell::new(0), held }
     }
 
     /// Does what a test asks of the inside.
@@ -59,9 +62,15 @@ impl Probe {
             "sequences of the runtime" => json!(engine.primitives().live_sequences()),
             "idle cells" => json!(engine.primitives().idle_cells()),
             "last sync" => json!(engine.primitives().last_sync()),
+            "pump" => json!(Engine::pump(engine)),
+            // Both sides count what was accepted from 1.
+            "operation" => {
+                let status = engine.op_poll(number("operation")).expect("known");
+                json!([u64::from(status.state), status.bytes_moved])
+            }
             "feeds" => {
                 let feed = |feed: &RecordedFeed| json!([feed.step, feed.sequence, feed.len, feed.wants_row]);
-                json!(engine.primitives().feeds().iter().map(feed).collect::<Vec<Value>>())
+                json!(engine.primitives().feeds()[number("from") as usize..].iter().map(feed).collect::<Vec<Value>>())
             }
             "script" => json!(engine.primitives_mut().script(named, &list("tokens"))),
             "plant row" => {
@@ -111,7 +120,6 @@ macro_rules! passed_on {
     ($with:ident) => {
         $with! {
             changing {
-                fn pump(&mut self);
                 fn attach_ring(&mut self, ring: &RingDesc) -> Result<(), Status>;
                 fn strategy_register(&mut self, source: &StrategyRegistration, memory: &dyn Memory) -> Result<&StrategyGrant, Status>;
                 fn space_match(&mut self, space_id: u32, span: &[u32], media: &[[u8; 32]]) -> Result<&MatchResult, Status>;
@@ -160,7 +168,6 @@ macro_rules! passed_on {
                 fn match_spaces(&self) -> &[ictus::record::SpaceMatch];
                 fn seed_lease_ticks(&self) -> Option<u64>;
                 fn lane_sequence(&self, lane_tag: u64) -> Option<SeqHandle>;
-                fn op_poll(&self, op: OpHandle) -> Result<OpStatus, Status>;
                 fn lora_id(&self) -> Option<[u8; 32]>;
                 fn grammar_refusal(&self) -> Option<String>;
             }
@@ -206,11 +213,27 @@ impl Engine for Probe {
         Ok(0)
     }
 
+    fn pump(&mut self) {
+        if !self.held {
+            Engine::pump(&mut self.engine);
+        }
+    }
+
+    fn op_poll(&self, op: OpHandle) -> Result<OpStatus, Status> {
+        self.engine.op_poll(op)
+    }
+
     passed_on! { to_the_engine }
 }
 
 /// The host's side of a probe: the engine as a host sees it, and its inside as an executor shows it.
-pub(crate) struct Inspected(RefCell<Box<dyn Engine + Send>>);
+pub(crate) struct Inspected {
+    engine: RefCell<Box<dyn Engine + Send>>,
+    /// As the [`Probe`] is.
+    held: bool,
+    /// The feeds of the runtime that were sent before.
+    feeds: RefCell<Vec<RecordedFeed>>,
+}
 
 impl core::fmt::Debug for Inspected {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -219,14 +242,14 @@ impl core::fmt::Debug for Inspected {
 }
 
 impl Inspected {
-    /// `engine` is a [`Probe`], behind a link or not.
-    pub(crate) fn new(engine: impl Engine + Send + 'static) -> Self {
-        Self(RefCell::new(Box::new(engine)))
+    /// `engine` is a [`Probe`], behind a link or not, and `held` what it was made with.
+    pub(crate) fn new(engine: impl Engine + Send + 'static, held: bool) -> Self {
+        Self { engine: RefCell::new(Box::new(engine)), held, feeds: RefCell::default() }
     }
 
     fn ask(&self, command: &Value) -> Value {
         let bytes = serde_json::to_vec(command).expect("JSON");
-        let mut engine = self.0.borrow_mut();
+        let mut engine = self.engine.borrow_mut();
         match engine.forward_stage(&[], COMMANDS, 0, Some(&bytes)) {
             Ok(StageOutput::Hidden(answer)) => serde_json::from_slice(&answer).expect("JSON"),
             other => panic!("{command}: {other:?}"),
@@ -239,7 +262,7 @@ impl Inspected {
 
     /// The next command is about this sequence; answers whether there is one.
     fn name(&self, sequence: SeqHandle) -> bool {
-        self.0.borrow().space_snapshot_boundary(sequence, NAMING, 0).is_ok()
+        self.engine.borrow().space_snapshot_boundary(sequence, NAMING, 0).is_ok()
     }
 
     pub(crate) fn audit(&self) -> Result<(), String> {
@@ -343,13 +366,15 @@ impl Inside<'_> {
     }
 
     pub(crate) fn feeds(&self) -> &'static [RecordedFeed] {
-        let feeds = self.0.ask(&json!({ "what": "feeds" }));
+        let mut known = self.0.feeds.borrow_mut();
+        let fresh = self.0.ask(&json!({ "what": "feeds", "from": known.len() }));
         let feed = |feed: &Value| {
             let number = |at: usize| feed[at].as_u64().expect("a number");
             let wants_row = feed[3] == json!(true);
             RecordedFeed { step: number(0), sequence: number(1), len: number(2) as usize, wants_row }
         };
-        feeds.as_array().expect("a list").iter().map(feed).collect::<Vec<_>>().leak()
+        known.extend(fresh.as_array().expect("a list").iter().map(feed));
+        known.clone().leak()
     }
 
     pub(crate) fn script(&self, sequence: SeqHandle, list: &[u32]) {
@@ -396,22 +421,40 @@ macro_rules! to_the_cell {
         changing { $( fn $name:ident(&mut self $(, $arg:ident: $type:ty)*) $(-> $out:ty)?; )* }
         looking { $( fn $look:ident(&self $(, $shown:ident: $kind:ty)*) -> $seen:ty; )* }
     ) => {
-        $( fn $name(&mut self $(, $arg: $type)*) $(-> $out)? { self.0.get_mut().$name($($arg),*) } )*
+        $( fn $name(&mut self $(, $arg: $type)*) $(-> $out)? { self.engine.get_mut().$name($($arg),*) } )*
         $( fn $look(&self $(, $shown: $kind)*) -> $seen {
             // SAFETY: nobody borrows the cell mutably while what is lent here lives: the test is one thread, and the calls that do borrow
             // it end before they return.
-            unsafe { (*self.0.as_ptr()).$look($($shown),*) }
+            unsafe { (*self.engine.as_ptr()).$look($($shown),*) }
         } )*
     };
 }
 
 impl Engine for Inspected {
     fn tick(&mut self, plan: &TickPlan, memory: &dyn Memory, rings: &mut dyn Rings) -> Result<EventsView<'_>, Status> {
-        self.0.get_mut().tick(plan, memory, rings)
+        self.engine.get_mut().tick(plan, memory, rings)
     }
 
     fn space_snapshot_boundary(&self, sequence: SeqHandle, space_id: u32, cap: u64) -> Result<u64, Status> {
-        self.0.borrow().space_snapshot_boundary(sequence, space_id, cap)
+        self.engine.borrow().space_snapshot_boundary(sequence, space_id, cap)
+    }
+
+    fn pump(&mut self) {
+        if self.held {
+            self.ask(&json!({ "what": "pump" }));
+        }
+        // What ended meanwhile is told.
+        self.engine.get_mut().pump();
+    }
+
+    fn op_poll(&self, op: OpHandle) -> Result<OpStatus, Status> {
+        let mut status = self.engine.borrow().op_poll(op)?;
+        // How far an operation is that runs has no message.
+        if self.held && status.state < op_state::DONE {
+            let inside = numbers(&self.ask(&json!({ "what": "operation", "operation": op })));
+            (status.state, status.bytes_moved) = (inside[0] as u8, inside[1]);
+        }
+        Ok(status)
     }
 
     passed_on! { to_the_cell }

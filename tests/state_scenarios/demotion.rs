@@ -39,9 +39,6 @@ fn ss_59_lossy_demotion_taints_once_it_is_promoted() {
 /// SS-60, S-91.
 #[test]
 fn ss_60_promotion_fills_exactly_what_was_demoted() {
-    if super::engine::lacks("operation that waits for its host: a worker goes on by itself") {
-        return;
-    }
     let mut h = slow_host(64, |_| {});
     let (one, two) = (lane(&mut h, 1, &span(100, 65)), lane(&mut h, 2, &span(100, 65)));
     let before = cells(&h);
@@ -166,9 +163,6 @@ fn bare_sequence_with_a_hole_is_cut_beside_it() {
 /// S-90, S-91: a demotion or promotion that is cancelled, or fails, is undone.
 #[test]
 fn cancelled_demotion_and_promotion_are_undone() {
-    if super::engine::lacks("operation that waits for its host: a worker goes on by itself") {
-        return;
-    }
     let mut h = slow_host(64, |_| {});
     let sequence = lane(&mut h, 1, &span(100, 65));
     let before = cells(&h);

@@ -8,9 +8,9 @@ use ictus::runtime::FakeOptions;
 use ictus::testing::Harness;
 
 use super::cached::*;
-use super::engine::under_test_with;
+use super::engine::{ROUNDS, under_test_with};
 use super::host::*;
-use crate::random::Random;
+use super::random::Random;
 
 /// Two tokens of the fake's payloads.
 const SLICE: u64 = 8;
@@ -52,9 +52,6 @@ fn check_rules(h: &mut Fake) {
 /// S-99, S-56: a slice per tick or pump, pages go back as they are copied, and host memory is counted from the start.
 #[test]
 fn entry_leaves_slice_by_slice_and_is_offered_all_the_while() {
-    if super::engine::lacks("message that moves an entry on between two ticks") {
-        return;
-    }
     for pumps in [false, true] {
         let mut h = leaving(|_| {});
         for held in [4, 2, 0] {
@@ -265,12 +262,9 @@ impl Twins {
 /// S-99, T-3: what is offered, evicted, lost, refused and said is the same whatever the slices are, on any kind of pool.
 #[test]
 fn nothing_depends_on_how_far_departures_are() {
-    if super::engine::lacks("message that moves an entry on between two ticks") {
-        return;
-    }
     let mut random = Random::new("nothing_depends_on_how_far_departures_are");
     let mut exports = 0;
-    for _ in 0..24 {
+    for _ in 0..ROUNDS {
         let (page, shares) = *random.pick(&[(1, true), (1, false), (4, true)]);
         let (cells_total, slots) = *random.pick(&[(0, 0), (64, 0), (96, 6), (0, 5)]);
         let head_only = random.below(4) == 0;
@@ -297,5 +291,5 @@ fn nothing_depends_on_how_far_departures_are() {
         }
         twins.all(|h| (cells(h), h.engine.primitives().live_sequences()));
     }
-    assert!(exports > 200, "entries were exported: {exports}");
+    assert!(exports > 8 * ROUNDS as u64, "entries were exported: {exports}");
 }

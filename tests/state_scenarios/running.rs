@@ -115,17 +115,18 @@ fn ss_58_cancelled_operation_gives_its_claim_back() {
 fn import_is_seen_by_nobody_before_it_is_whole() {
     let mut h = slow_host(SLICE, |_| {});
     let sequence = lane(&mut h, 1, &span(100, 64));
-    let mut sealed = export(&mut h, sequence, 48);
+    let sealed = export(&mut h, sequence, 48);
     let bare = h.engine.create_sequence().expect("a slot");
-    let op = h.engine.space_restore(bare, KV, &sealed).expect("it is submitted");
-    sealed.fill(0xEE);
+    let mut lent = sealed.clone();
+    let op = h.engine.space_restore(bare, KV, &lent).expect("it is submitted");
+    lent.fill(0xEE);
     let busy = [
         refused(&mut h, |h| h.engine.seq_fork(bare, 0)),
         refused(&mut h, |h| h.engine.seed_adopt(bare, &span(100, 48))),
         refused(&mut h, |h| h.engine.publish_sequence(bare, &span(100, 48))),
         refused(&mut h, |h| h.engine.space_trim(bare, KV, 0)),
         refused(&mut h, |h| h.engine.free_sequence(bare)),
-        refused(&mut h, |h| h.engine.space_restore(bare, KV, &[])),
+        refused(&mut h, |h| h.engine.space_restore(bare, KV, &sealed)),
     ];
     assert_eq!(busy, [Status::Busy; 6]);
     finish(&mut h, op);
@@ -186,6 +187,9 @@ fn operations_run_in_the_order_they_came() {
 /// S-97: operations that are over are forgotten in time.
 #[test]
 fn operations_that_are_over_are_forgotten() {
+    if super::engine::lacks("worker that says what its host forgets: a host knows more of them") {
+        return;
+    }
     let mut h = host(|_| {});
     let sequence = lane(&mut h, 1, &span(100, 64));
     let first = snapshot(&mut h, sequence, 16);

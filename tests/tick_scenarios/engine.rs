@@ -7,6 +7,10 @@ use ictus::runtime::{FakeOptions, FakeRuntime};
 
 pub(crate) type Under = Executor<FakeRuntime>;
 
+/// Loads of the long runs.
+#[allow(dead_code, reason = "not every suite has one")]
+pub(crate) const ROUNDS: usize = 24;
+
 /// Whether this engine lacks what a test is about: never here. Where one does, the test is left out, and says so.
 #[allow(dead_code, reason = "not every suite has such a test")]
 pub(crate) fn lacks(_: &str) -> bool {

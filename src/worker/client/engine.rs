@@ -11,7 +11,7 @@ use super::error::{LinkError, WorkerGone};
 use super::events::{EventStore, GrantStore, MatchStore};
 use super::handles::{BiasSource, GrammarSource, LeaseSource};
 use super::lanes::Lane;
-use super::ops::Parked;
+use super::ops::{Parked, is_whole};
 use super::options::RemoteOptions;
 use super::strategy;
 use crate::engine::{Engine, EventsView, ExportSize, OpHandle, SeqHandle, StageOutput};
@@ -194,6 +194,9 @@ impl RemoteEngine {
 
 /// An import's bytes in memory of their own.
 fn sealed_memory(sealed: &[u8]) -> Result<SharedMemory, Status> {
+    if !is_whole(sealed) {
+        return Err(Status::EnvelopeMismatch);
+    }
     let memory = SharedMemory::create("ictus-import", sealed.len().max(1)).map_err(|_| Status::NeedsReplan)?;
     if memory.copy_in(0, sealed) { Ok(memory) } else { Err(Status::EnvelopeMismatch) }
 }

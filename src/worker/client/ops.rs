@@ -19,6 +19,13 @@ const KNOWN: usize = 4096;
 /// Where an envelope says how long its payload is.
 const PAYLOAD_LEN_AT: usize = core::mem::offset_of!(StateEnvelope, payload_len);
 
+/// Whether an envelope is as long as it says (S-72): a buffer may be longer than what lies in it, so the worker cannot know.
+pub(super) fn is_whole(sealed: &[u8]) -> bool {
+    let says = sealed.get(PAYLOAD_LEN_AT..).and_then(|rest| rest.first_chunk::<8>());
+    let payload_len = says.and_then(|&bytes| usize::try_from(u64::from_le_bytes(bytes)).ok());
+    payload_len.and_then(|len| len.checked_add(size_of::<StateEnvelope>())) == Some(sealed.len())
+}
+
 /// Sealed state of the beginning of a lane.
 #[derive(Clone, Debug)]
 pub(super) struct Parked {

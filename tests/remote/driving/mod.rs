@@ -1,12 +1,12 @@
 //! The driver's tests (`tests/driver`) on engines in worker processes: what a request says there is what it says alone, in process.
-//!
-//! All of them but `gap.rs`, which counts the tokens that the runtime is fed, all over again after each step.
 
 #[path = "../../driver/alone.rs"]
 mod alone;
 pub(crate) mod engine;
 #[path = "../../driver/fairness.rs"]
 mod fairness;
+#[path = "../../driver/gap.rs"]
+mod gap;
 #[path = "../../driver/meddler.rs"]
 mod meddler;
 #[path = "../../driver/pressure.rs"]
@@ -25,7 +25,7 @@ use ictus::runtime::{FakeOptions, FakeRuntime};
 use ictus::{Model, ModelOptions};
 
 /// Random numbers that the worker of a test draws as its host does.
-mod random {
+pub(crate) mod random {
     use std::ops::{Deref, DerefMut};
     use std::sync::OnceLock;
 

@@ -14,6 +14,9 @@ use crate::probe::{Inspected, Probe};
 
 pub(crate) type Under = Inspected;
 
+/// Loads of the long runs: a worker runs those before its own again.
+pub(crate) const ROUNDS: usize = 3;
+
 /// Which engine of its test a worker is to serve, counted from 1.
 const SERVED: &str = "ICTUS_TEST_SERVED";
 
@@ -38,9 +41,12 @@ pub(crate) fn under_test(change: impl FnOnce(&mut FakeOptions)) -> Under {
 pub(crate) fn under_test_with(options: ExecutorOptions, change: impl FnOnce(&mut FakeOptions)) -> Under {
     let nth = MADE.get() + 1;
     MADE.set(nth);
+    let usual = ExecutorOptions::default();
+    // Where slices are chosen, a test looks at what lies between two of them.
+    let held = (options.op_slice_bytes, options.cache_slice_bytes) != (usual.op_slice_bytes, usual.cache_slice_bytes);
     let make = || Executor::with_options(FakeRuntime::with(change), options);
     match std::env::var(SERVED).map(|served| served.parse::<u64>()) {
-        Err(_) => Inspected::new(behind_a_link(nth)),
+        Err(_) => Inspected::new(behind_a_link(nth), held),
         Ok(Ok(served)) if nth == served => {
             let engine = make();
             let descriptor = engine.descriptor();
@@ -48,9 +54,9 @@ pub(crate) fn under_test_with(options: ExecutorOptions, change: impl FnOnce(&mut
             let context = descriptor.max_seq_len.min(1 << 16) as u32;
             let served = ServerOptions::new(context, descriptor.vocab_size);
             let (frames, descriptors) = crate::streams();
-            crate::serve(Box::new(Probe::new(engine)), served, frames, descriptors)
+            crate::serve(Box::new(Probe::new(engine, held)), served, frames, descriptors)
         }
-        Ok(_) => Inspected::new(Probe::new(make())),
+        Ok(_) => Inspected::new(Probe::new(make(), held), held),
     }
 }
 

@@ -7,9 +7,8 @@
 //! |---|---|
 //! | `tick_scenarios/contract.rs` | [`contract`](crate::contract) runs TS-1 .. TS-15 over the link |
 //! | `tick_scenarios/pressure.rs` | the ledger of the executor, and waiting on it from other threads |
-//! | `state_scenarios/running.rs`; of `demotion.rs` `cancelled_demotion_and_promotion_are_undone`, `ss_60_…` | look at an operation between two slices: a worker goes on by itself |
-//! | of `departures.rs` `entry_leaves_slice_by_slice_…`, `nothing_depends_on_how_far_departures_are` | pump entries out of the pool slice by slice |
-//! | `state_scenarios/hostile.rs`; of `demotion.rs` `range_of_an_unloaded_adapter_is_promoted` | adapters of single lanes have no message; random bytes are in `hostile` here |
+//! | of `running.rs` `operations_that_are_over_are_forgotten` | a host knows the last 4096 operations, whatever its worker forgets |
+//! | of `demotion.rs` `range_of_an_unloaded_adapter_is_promoted` | adapters of single lanes have no message |
 //! | of `seeds.rs` `ss_28_…` | how long leases live is told with the first lease only (W-51) |
 //! | of `sequences.rs` `expired_adopt_lease_lifts_its_claim` | a release has no answer (W-51) |
 //! | of `grammar/scenarios.rs` `rs_20_…`, `rs_21_…` | a refusal travels as its status, without its words |
@@ -45,6 +44,8 @@ mod faults;
 mod host;
 #[path = "../../tick_scenarios/host_lanes.rs"]
 mod host_lanes;
+#[path = "../../state_scenarios/hostile.rs"]
+mod hostile;
 #[path = "../../state_scenarios/mover.rs"]
 #[allow(dead_code, reason = "these scenarios use a part of it")]
 mod mover;
@@ -56,6 +57,8 @@ mod park;
 mod prefill;
 #[path = "../../grammar/rules.rs"]
 mod rules;
+#[path = "../../state_scenarios/running.rs"]
+mod running;
 #[path = "../../tick_scenarios/sampling.rs"]
 mod sampling;
 #[path = "../../grammar/scenarios.rs"]
@@ -76,3 +79,5 @@ mod takeover;
 #[path = "../../grammar/words.rs"]
 #[allow(dead_code, reason = "these scenarios use a part of it")]
 mod words;
+
+pub(crate) use crate::driving::random;
