@@ -6,14 +6,14 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 
 use super::Launcher;
-use super::connection::{Connection, DoneList, Trouble, status_of};
+use super::connection::{Connection, Trouble};
 use super::error::{LinkError, WorkerGone};
 use super::events::{EventStore, GrantStore, MatchStore};
 use super::handles::{BiasSource, GrammarSource, LeaseSource};
 use super::lanes::Lane;
-use super::ops::{Parked, is_whole};
 use super::options::RemoteOptions;
 use super::strategy;
+use super::transfer::sealed_memory;
 use crate::engine::{Engine, EventsView, ExportSize, OpHandle, SeqHandle, StageOutput};
 use crate::record::view::Memory;
 use crate::record::{
@@ -23,9 +23,7 @@ use crate::record::{
 use crate::ring::{ControlWords, Rings};
 use crate::worker::memory::SharedMemory;
 use crate::worker::message::kind;
-use crate::worker::payload::{
-    self, MatchReq, MatchRes, OpAccepted, SeedAcquire, SeedGrant, Shed, StateOp, SyncOk, SyncRequest,
-};
+use crate::worker::payload::{Shed, StateOp, SyncOk, SyncRequest};
 
 /// An engine in a process of its own.
 ///
@@ -129,51 +127,6 @@ impl RemoteEngine {
         })
     }
 
-    /// Submits an operation. An export gets a buffer of `room` bytes, an import one with `sealed`. A snapshot of a lane `parks` so many tokens
-    /// of a space: a fresh worker may begin with them.
-    fn operate(
-        &mut self,
-        sequence: SeqHandle,
-        buffer: &dyn Fn() -> Result<SharedMemory, Status>,
-        exports: bool,
-        parks: Option<(u32, u64)>,
-        make: &dyn Fn(u64, u64) -> StateOp,
-    ) -> Result<OpHandle, Status> {
-        self.connection.get_mut().with_worker(|connection| {
-            let remote = connection.sequence(sequence)?;
-            let limit = connection.options.request_timeout;
-            for idle in connection.ops.take_idle_buffers() {
-                connection.live()?.tell(kind::BUF_RELEASE, &idle, limit)?;
-            }
-            let memory = buffer()?;
-            let session = connection.live()?;
-            let buf_id = session.attach_buffer(&memory, limit)?;
-            let (mut accepted, mut done) = (OpAccepted::default(), DoneList::default());
-            let kinds = (kind::STATE_OP_SUBMIT, kind::STATE_OP_ACCEPTED);
-            session.ask(kinds, &make(remote, buf_id), &mut accepted, &mut done, limit)?;
-            let op_handle = match accepted {
-                OpAccepted::Accepted { op_handle } => op_handle,
-                OpAccepted::Rejected { status } => {
-                    session.tell(kind::BUF_RELEASE, &buf_id, limit)?;
-                    connection.ops.note(&done.0);
-                    return Err(status_of(status).into());
-                }
-            };
-            // An import was copied when it was submitted (W-56).
-            if !exports {
-                session.tell(kind::BUF_RELEASE, &buf_id, limit)?;
-            }
-            let parks = parks.filter(|_| exports).and_then(|(space_id, tokens)| {
-                let lane = connection.lanes.values().find(|lane| lane.sequence == Some(sequence))?;
-                Some((lane.number, Parked { memory: memory.clone(), space_id, tokens }))
-            });
-            let name = connection.ops.add(op_handle, exports.then_some((buf_id, memory)), parks);
-            connection.ops.note(&done.0);
-            connection.ping()?;
-            Ok(name)
-        })
-    }
-
     /// Memory for an export: what was sized, or what the host says that it has.
     fn room_for(&self, dst_bytes: u64, sizing_gen: u64) -> Result<SharedMemory, Status> {
         let of_sizing = |size: &&ExportSize| size.sizing_gen == sizing_gen;
@@ -190,15 +143,6 @@ impl RemoteEngine {
             u32::try_from(name).map_err(|_| Status::NeedsReplan.into())
         })
     }
-}
-
-/// An import's bytes in memory of their own.
-fn sealed_memory(sealed: &[u8]) -> Result<SharedMemory, Status> {
-    if !is_whole(sealed) {
-        return Err(Status::EnvelopeMismatch);
-    }
-    let memory = SharedMemory::create("ictus-import", sealed.len().max(1)).map_err(|_| Status::NeedsReplan)?;
-    if memory.copy_in(0, sealed) { Ok(memory) } else { Err(Status::EnvelopeMismatch) }
 }
 
 /// An identity as it is written: 64 hexadecimal digits.
@@ -268,18 +212,7 @@ impl Engine for RemoteEngine {
         memory: &dyn Memory,
     ) -> Result<&StrategyGrant, Status> {
         let wire = strategy::registration(registration, memory)?;
-        let granted = self.connection.get_mut().with_worker(|connection| {
-            let (limit, mut grant) = (connection.options.request_timeout, payload::StrategyGrant::default());
-            let kinds = (kind::STRATEGY_REGISTER, kind::STRATEGY_GRANT);
-            connection.live()?.ask(kinds, &wire, &mut grant, &mut DoneList::default(), limit)?;
-            match grant {
-                payload::StrategyGrant::Granted(grant) => {
-                    connection.remember_registration(wire.clone());
-                    Ok(grant)
-                }
-                payload::StrategyGrant::Refused { status } => Err(status_of(status).into()),
-            }
-        })?;
+        let granted = self.connection.get_mut().register(&wire)?;
         Ok(self.grant.fill(&granted))
     }
 
@@ -292,13 +225,7 @@ impl Engine for RemoteEngine {
     }
 
     fn space_match(&mut self, space_id: u32, span: &[u32], media: &[[u8; 32]]) -> Result<&MatchResult, Status> {
-        let answer = self.connection.get_mut().with_worker(|connection| {
-            let request = MatchReq { space_id, span: connection.stage(span)?, media_deps: media.to_vec() };
-            let (limit, mut answer) = (connection.options.request_timeout, MatchRes::default());
-            let kinds = (kind::MATCH_REQ, kind::MATCH_RES);
-            connection.live()?.ask(kinds, &request, &mut answer, &mut DoneList::default(), limit)?;
-            Ok(answer)
-        })?;
+        let answer = self.connection.get_mut().matches(space_id, span, media)?;
         let known = |id: u32| {
             id == crate::record::constant::misc::ALL_SPACES || self.spaces.iter().any(|space| space.space_id == id)
         };
@@ -318,40 +245,11 @@ impl Engine for RemoteEngine {
     }
 
     fn seed_acquire(&mut self, span: &[u32], prefix_len: u64, determinism_class: u8) -> Result<u64, Status> {
-        self.connection.get_mut().with_worker(|connection| {
-            let request = SeedAcquire { span: connection.stage(span)?, prefix_len, determinism_class };
-            let (limit, mut grant) = (connection.options.request_timeout, SeedGrant::default());
-            let kinds = (kind::SEED_ACQUIRE, kind::SEED_GRANT);
-            connection.live()?.ask(kinds, &request, &mut grant, &mut DoneList::default(), limit)?;
-            match grant {
-                SeedGrant::Granted { seed_handle, ttl_ticks, .. } => {
-                    connection.lease_ticks = ttl_ticks.or(connection.lease_ticks);
-                    let len = usize::try_from(prefix_len).unwrap_or(usize::MAX).min(span.len());
-                    let source = LeaseSource {
-                        prefix: span.get(..len).unwrap_or_default().to_vec(),
-                        determinism_class,
-                        adopted: false,
-                        expires_at: ttl_ticks.map(|ticks| connection.ticks.saturating_add(ticks)),
-                    };
-                    Ok(connection.leases.add(source, seed_handle))
-                }
-                SeedGrant::Refused { status } => Err(status_of(status).into()),
-            }
-        })
+        self.connection.get_mut().acquire(span, prefix_len, determinism_class)
     }
 
     fn seed_release(&mut self, lease: u64) -> Result<(), Status> {
-        let connection = self.connection.get_mut();
-        let Some(remote) = connection.leases.remove(lease) else { return Err(Status::UnknownHandle) };
-        let limit = connection.options.request_timeout;
-        let told = match (remote, connection.session()) {
-            (Some(remote), Some(session)) => session.tell(kind::SEED_RELEASE, &remote, limit),
-            _ => Ok(()),
-        };
-        if let Err(cause) = told {
-            connection.lost(cause);
-        }
-        Ok(())
+        self.connection.get_mut().release(lease)
     }
 
     fn seed_lease_ticks(&self) -> Option<u64> {
@@ -471,7 +369,7 @@ impl Engine for RemoteEngine {
         let memory = self.room_for(dst_bytes, sizing_gen)?;
         let make =
             |sequence, buf_id| StateOp::Snapshot { sequence, space_id, boundary_pos: boundary, buf_id, sizing_gen };
-        self.operate(sequence, &|| Ok(memory.clone()), true, Some((space_id, boundary)), &make)
+        self.connection.get_mut().operate(sequence, &|| Ok(memory.clone()), true, Some((space_id, boundary)), &make)
     }
 
     fn space_snapshot_boundary(&self, sequence: SeqHandle, space_id: u32, cap: u64) -> Result<u64, Status> {
@@ -484,7 +382,7 @@ impl Engine for RemoteEngine {
 
     fn space_restore(&mut self, sequence: SeqHandle, space_id: u32, sealed: &[u8]) -> Result<OpHandle, Status> {
         let make = |sequence, buf_id| StateOp::Restore { sequence, space_id, buf_id };
-        self.operate(sequence, &|| sealed_memory(sealed), false, None, &make)
+        self.connection.get_mut().operate(sequence, &|| sealed_memory(sealed), false, None, &make)
     }
 
     fn space_trim(&mut self, sequence: SeqHandle, space_id: u32, len: u64) -> Result<(), Status> {
@@ -512,7 +410,7 @@ impl Engine for RemoteEngine {
             buf_id,
             sizing_gen,
         };
-        self.operate(sequence, &|| Ok(memory.clone()), true, None, &make)
+        self.connection.get_mut().operate(sequence, &|| Ok(memory.clone()), true, None, &make)
     }
 
     fn space_promote(
@@ -523,7 +421,7 @@ impl Engine for RemoteEngine {
         sealed: &[u8],
     ) -> Result<OpHandle, Status> {
         let make = |sequence, buf_id| StateOp::Promote { sequence, space_id, range: range.into(), buf_id };
-        self.operate(sequence, &|| sealed_memory(sealed), false, None, &make)
+        self.connection.get_mut().operate(sequence, &|| sealed_memory(sealed), false, None, &make)
     }
 
     fn op_poll(&self, op: OpHandle) -> Result<OpStatus, Status> {

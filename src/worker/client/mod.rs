@@ -11,7 +11,8 @@
 //!   recover  lanes begin again       +------- lanes    what the host has seen   handles  names that outlive a worker
 //!   connection  workers, in turn     |        ops      state operations
 //!   session     one worker           |
-//!   link  process  find              +------- error    why one is gone
+//!   link  process  find              |        transfer  how they begin      seeds    matches and leases
+//!                                    +------- error    why one is gone
 //! ```
 //!
 //! A worker that dies, is mute, or breaks the protocol is ended, and a fresh one started with the same line. Live lanes go on there with the
@@ -40,9 +41,11 @@ mod plan;
 mod process;
 mod recover;
 mod restore;
+mod seeds;
 mod session;
 mod strategy;
 mod tick;
+mod transfer;
 
 pub use engine::RemoteEngine;
 pub use error::{LinkError, WorkerGone};

@@ -1,10 +1,12 @@
 #![forbid(unsafe_code)]
-//! A registration as it goes over the wire.
+//! A registration as it goes over the wire, and its grant (W-65).
 
 use core::ffi::c_char;
 
+use super::connection::{Connection, DoneList, status_of};
 use crate::record::view::Memory;
 use crate::record::{Artifact, CapabilityReq, Status, StrategyRegistration, TapSpec};
+use crate::worker::message::kind;
 use crate::worker::payload;
 
 /// Reads a registration out of the memory that it points into. A text that is missing or no UTF-8 is empty, which the engine refuses
@@ -53,4 +55,25 @@ pub(super) fn registration(
         claimed_exactness: source.claimed_exactness,
         rng_contract_version: source.rng_contract_version,
     })
+}
+
+impl Connection {
+    /// Registers a strategy, here and in every worker to come.
+    ///
+    /// # Errors
+    /// The worker's refusal; `Fatal`: no worker is left.
+    pub(super) fn register(&mut self, wire: &payload::Registration) -> Result<payload::Grant, Status> {
+        self.with_worker(|connection| {
+            let (limit, mut grant) = (connection.options.request_timeout, payload::StrategyGrant::default());
+            let kinds = (kind::STRATEGY_REGISTER, kind::STRATEGY_GRANT);
+            connection.live()?.ask(kinds, wire, &mut grant, &mut DoneList::default(), limit)?;
+            match grant {
+                payload::StrategyGrant::Granted(grant) => {
+                    connection.remember_registration(wire.clone());
+                    Ok(grant)
+                }
+                payload::StrategyGrant::Refused { status } => Err(status_of(status).into()),
+            }
+        })
+    }
 }
