@@ -1,5 +1,6 @@
-//! A worker that is killed at random moments, again and again, while 32 lanes run: no token is lost, changed or told twice, and nothing is
-//! left behind.
+//! A worker that is killed at random moments, again and again, while many lanes run: no token is lost, changed or told twice, and nothing is
+//! left behind. Once over the fake runtime, which reaches more states of the link, and once with a model, whose bits a fresh worker has to
+//! compute again.
 //!
 //! `ICTUS_KILLS` says how many kills (20 in a usual run).
 
@@ -9,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use ictus::Model;
 use ictus::engine::{Engine, PlanBuilder};
 use ictus::record::constant::{sampling, tick_flag};
 use ictus::record::{LaneAdmit, TokenRef};
 use ictus::ring::{MemoryRings, Rings};
-use ictus::testing::{Events, Harness};
+use ictus::testing::Events;
 use ictus::worker::client::{RemoteEngine, RemoteOptions};
 use ictus::worker::socket::open_descriptors;
 
@@ -22,13 +24,12 @@ use crate::random::Random;
 use crate::recovery::kill;
 use crate::{command, options};
 
-const LANES: usize = 32;
-
 pub(crate) fn number(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
 }
 
 /// One request: what it asks, what it must get.
+#[derive(Clone)]
 pub(crate) struct Request {
     prompt: Vec<u32>,
     pub(crate) mode: u32,
@@ -59,48 +60,111 @@ fn best(row: &[f32]) -> u32 {
     (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).expect("logits") as u32
 }
 
-/// What a request gets when it is alone, in process, undisturbed.
-fn alone(request: &Request, tokens: usize) -> Vec<u32> {
-    let mut host = Harness::with_engine(fake());
-    let staged = host.prompt(&request.prompt);
-    let len = request.prompt.len() as u32;
-    if request.mode != sampling::HOST {
-        let plan = host.plan().admit_with(request.change(), 1, staged).prefill(1, 0, len).decode(1, tokens as u16);
-        let events = host.tick_ok(plan);
-        return host.tokens_of(&events, 1);
-    }
-    let mut out: Vec<u32> = Vec::new();
-    let plan = host.plan().admit_with(request.change(), 1, staged).prefill(1, 0, len).decode(1, 1);
-    let mut events = host.tick_ok(plan);
-    loop {
-        let row = events.emit_for(1).expect("a row").logits_row;
-        let mut logits = Vec::new();
-        host.rings.read_logits_row(&row, &mut logits).expect("the row");
-        out.push(best(&logits));
-        if out.len() == tokens {
-            return out;
-        }
-        let plan = host.plan().commit(1, *out.last().expect("one"), row.generation).decode(1, 1);
-        events = host.tick_ok(plan);
-    }
+/// What runs in the worker, and what is asked of it.
+pub(crate) struct Subject {
+    /// As [`command`] names it.
+    which: &'static str,
+    /// Such an engine in this process.
+    engine: Box<dyn Fn() -> Box<dyn Engine>>,
+    vocab: usize,
+    lanes: usize,
+    /// Most tokens of a prompt and of an answer.
+    prompt: usize,
+    answer: usize,
+    /// Requests that come again and again, so that no time goes into what they must get; none are all fresh.
+    known: Vec<Request>,
 }
 
-fn request(random: &mut Random, hosts: usize) -> Request {
-    let prompt: Vec<u32> = (0..random.between(1, 90)).map(|_| random.below(512) as u32).collect();
-    let modes = [sampling::GPU_GREEDY, sampling::GPU_GUMBEL, sampling::HOST];
-    let mode = if hosts < 6 { *random.pick(&modes) } else { *random.pick(&modes[..2]) };
-    let mut request = Request {
-        prompt,
-        mode,
-        base: random.next(),
-        expected: Vec::new(),
-        got: Vec::new(),
-        told: Vec::new(),
-        prefilled: 0,
-        row: None,
-    };
-    request.expected = alone(&request, random.between(1, 60));
-    request
+impl Subject {
+    /// 32 lanes over the fake runtime.
+    pub(crate) fn fake() -> Self {
+        let engine = || -> Box<dyn Engine> { Box::new(fake()) };
+        Self {
+            which: "fake",
+            engine: Box::new(engine),
+            vocab: 512,
+            lanes: 32,
+            prompt: 90,
+            answer: 60,
+            known: Vec::new(),
+        }
+    }
+
+    /// Lanes of the model that comes with the repository.
+    pub(crate) fn model(random: &mut Random) -> Self {
+        let model = Model::open(crate::tiny(), &crate::tiny_options()).expect("the model");
+        let vocab = model.tokenizer().vocab_size();
+        let engine = move || -> Box<dyn Engine> { model.engine().expect("an engine") };
+        let mut subject = Self {
+            which: "tiny",
+            engine: Box::new(engine),
+            vocab,
+            lanes: 12,
+            prompt: 60,
+            answer: 40,
+            known: Vec::new(),
+        };
+        subject.known = (0..24).map(|_| subject.fresh(random, true)).collect();
+        subject
+    }
+
+    fn request(&self, random: &mut Random, hosts: usize) -> Request {
+        // Rows of HOST lanes have eight places.
+        let may_be_host = hosts < 6;
+        let fits = |request: &&Request| may_be_host || request.mode != sampling::HOST;
+        let known: Vec<&Request> = self.known.iter().filter(fits).collect();
+        if known.is_empty() { self.fresh(random, may_be_host) } else { (*random.pick(&known)).clone() }
+    }
+
+    fn fresh(&self, random: &mut Random, may_be_host: bool) -> Request {
+        let prompt = (0..random.between(1, self.prompt)).map(|_| random.below(self.vocab) as u32).collect();
+        let modes = [sampling::GPU_GREEDY, sampling::GPU_GUMBEL, sampling::HOST];
+        let mode = if may_be_host { *random.pick(&modes) } else { *random.pick(&modes[..2]) };
+        let mut request = Request {
+            prompt,
+            mode,
+            base: random.next(),
+            expected: Vec::new(),
+            got: Vec::new(),
+            told: Vec::new(),
+            prefilled: 0,
+            row: None,
+        };
+        request.expected = self.alone(&request, random.between(1, self.answer));
+        request
+    }
+
+    /// What a request gets when it is alone, in process, undisturbed.
+    fn alone(&self, request: &Request, tokens: usize) -> Vec<u32> {
+        let (mut engine, mut rings, mut seq) = ((self.engine)(), MemoryRings::new(), 0);
+        let mut tick = |rings: &mut MemoryRings, build: &dyn Fn(PlanBuilder) -> PlanBuilder| {
+            seq += 1;
+            let (plan, memory) = build(PlanBuilder::new(seq)).build();
+            let view = engine.tick(&plan, &memory, rings).expect("accepted");
+            *Events::of(&view).emit_for(1).expect("an emit")
+        };
+        let staged = rings.stage_prompt(&request.prompt);
+        let len = request.prompt.len() as u32;
+        let admit = |plan: PlanBuilder| plan.admit_with(request.change(), 1, staged).prefill(1, 0, len);
+        let mut out: Vec<u32> = Vec::new();
+        if request.mode != sampling::HOST {
+            let emit = tick(&mut rings, &|plan| admit(plan).decode(1, tokens as u16));
+            rings.read_tokens(&emit.token_ref, &mut out).expect("its tokens");
+            return out;
+        }
+        let mut emit = tick(&mut rings, &|plan| admit(plan).decode(1, 1));
+        loop {
+            let mut logits = Vec::new();
+            rings.read_logits_row(&emit.logits_row, &mut logits).expect("the row");
+            let token = best(&logits);
+            out.push(token);
+            if out.len() == tokens {
+                return out;
+            }
+            let nonce = emit.logits_row.generation;
+            emit = tick(&mut rings, &|plan| plan.commit(1, token, nonce).decode(1, 1));
+        }
+    }
 }
 
 /// Collects what the callback is told.
@@ -112,9 +176,12 @@ unsafe extern "C" fn tell(user: *mut c_void, lane_tag: u64, tokens: *const u32, 
     told.extend(tokens.iter().map(|&token| (lane_tag, token)));
 }
 
-/// The host: 32 requests at a time, until told to stop.
+/// The host: as many requests at a time as its subject takes, until told to stop.
 pub(crate) struct Run {
+    subject: Subject,
     pub(crate) engine: RemoteEngine,
+    /// A tick is under way.
+    ticking: Arc<AtomicBool>,
     rings: MemoryRings,
     pub(crate) live: BTreeMap<u64, Request>,
     next_tag: u64,
@@ -124,24 +191,24 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(options: RemoteOptions) -> Self {
-        let engine = RemoteEngine::start(command("fake"), options).unwrap_or_else(|gone| panic!("{gone}"));
-        let rings = MemoryRings::new();
-        Self { engine, rings, live: BTreeMap::new(), next_tag: 1, seq: 0, finished: 0, tokens: 0 }
+    pub(crate) fn new(subject: Subject, options: RemoteOptions) -> Self {
+        let engine = RemoteEngine::start(command(subject.which), options).unwrap_or_else(|gone| panic!("{gone}"));
+        let (rings, ticking) = (MemoryRings::new(), Arc::default());
+        Self { subject, engine, ticking, rings, live: BTreeMap::new(), next_tag: 1, seq: 0, finished: 0, tokens: 0 }
     }
 
     /// One tick; `admits` says whether new requests come.
     pub(crate) fn step(&mut self, random: &mut Random, admits: bool) {
         self.seq += 1;
         let mut told: Vec<(u64, u32)> = Vec::new();
-        let mut plan = PlanBuilder::new(self.seq).max_decode_lanes(LANES as u32);
+        let mut plan = PlanBuilder::new(self.seq).max_decode_lanes(self.subject.lanes as u32);
         for (&tag, request) in &self.live {
             plan = advance(plan, tag, request, random);
         }
         // One new request a tick, as requests come; every one is another way to be when a worker dies.
-        if admits && self.live.len() < LANES {
+        if admits && self.live.len() < self.subject.lanes {
             let hosts = self.live.values().filter(|request| request.mode == sampling::HOST).count();
-            let request = request(random, hosts);
+            let request = self.subject.request(random, hosts);
             let staged: TokenRef = self.rings.stage_prompt(&request.prompt);
             plan = plan.admit_with(request.change(), self.next_tag, staged);
             self.live.insert(self.next_tag, request);
@@ -152,10 +219,12 @@ impl Run {
             plan = plan.flags(tick_flag::PARTIAL_EMITS).partial_emit(tell, (&raw mut told).cast());
         }
         let (plan, memory) = plan.build();
+        self.ticking.store(true, Ordering::Release);
         let events = match self.engine.tick(&plan, &memory, &mut self.rings) {
             Ok(view) => Events::of(&view),
             Err(status) => panic!("tick {}: {status}; {:?}", self.seq, self.engine.gone()),
         };
+        self.ticking.store(false, Ordering::Release);
         assert!(events.faults.is_empty(), "{:?}", events.faults);
         let prefills: Vec<_> = plan.prefills.elements::<ictus::record::LanePrefill>(&memory).expect("ours").collect();
         for prefill in prefills {
@@ -243,27 +312,30 @@ pub(crate) fn left_behind() -> (usize, usize) {
     (segments, children.count())
 }
 
-/// A step towards the end of a test that must be alone with its descriptors and children.
-#[test]
-#[ignore = "counts the descriptors and children of the whole process: alone, by `worker_dies_again_and_again`"]
-fn kills_in_a_process_of_their_own() {
+/// Kills the worker of a run at random moments until it was started `wanted` times anew, and lets the lanes come to their ends.
+fn killed_again_and_again(subject: Subject, mut random: Random) {
     let wanted = number("ICTUS_KILLS", 20);
-    let mut random = Random::new("kills_in_a_process_of_their_own");
     let descriptors = open_descriptors().expect("counted");
     let generous = RemoteOptions { restarts: 1000, backoff: Duration::from_millis(1), ..options() };
-    let mut run = Run::new(generous);
+    let mut run = Run::new(subject, generous);
     let victim = Arc::new(AtomicU32::new(0));
     let stop = Arc::new(AtomicBool::new(false));
     let killer = {
-        let (victim, stop, mut random) = (Arc::clone(&victim), Arc::clone(&stop), Random::from_key(random.next()));
+        let (victim, stop, ticking) = (Arc::clone(&victim), Arc::clone(&stop), Arc::clone(&run.ticking));
+        let mut random = Random::from_key(random.next());
         std::thread::spawn(move || {
+            let mut inside = 0;
             while !stop.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_micros(random.below(120_000) as u64));
                 match victim.swap(0, Ordering::AcqRel) {
                     0 => {}
-                    id => kill(id),
+                    id => {
+                        inside += u64::from(ticking.load(Ordering::Acquire));
+                        kill(id);
+                    }
                 }
             }
+            inside
         })
     };
     let (mut seen, mut ticks) = (1, 0u64);
@@ -281,13 +353,30 @@ fn kills_in_a_process_of_their_own() {
         }
     }
     stop.store(true, Ordering::Release);
-    killer.join().expect("the killer ends");
+    let inside = killer.join().expect("the killer ends");
     let kills = run.engine.started() - 1;
-    println!("{kills} kills, {ticks} ticks, {} requests, {} tokens", run.finished, run.tokens);
+    println!(
+        "{kills} kills, {inside} of them inside a tick, {ticks} ticks, {} requests, {} tokens",
+        run.finished, run.tokens
+    );
     assert!(kills >= wanted && run.finished >= kills.min(10));
+    assert!(inside > 0, "no kill met a tick");
     let _ = run.engine.close();
     assert_eq!(left_behind(), (0, 0), "segments and children");
     assert_eq!(open_descriptors().expect("counted"), descriptors, "descriptors");
+}
+
+#[test]
+#[ignore = "counts the descriptors and children of the whole process: alone, by `worker_dies_again_and_again`"]
+fn kills_in_a_process_of_their_own() {
+    killed_again_and_again(Subject::fake(), Random::new("kills_in_a_process_of_their_own"));
+}
+
+#[test]
+#[ignore = "counts the descriptors and children of the whole process: alone, by `worker_of_a_model_dies_again_and_again`"]
+fn kills_of_a_model_in_a_process_of_their_own() {
+    let mut random = Random::new("kills_of_a_model_in_a_process_of_their_own");
+    killed_again_and_again(Subject::model(&mut random), random);
 }
 
 /// Runs one test of this program in a process of its own.
@@ -307,4 +396,10 @@ pub(crate) fn in_its_own_process(test: &str) {
 #[test]
 fn worker_dies_again_and_again() {
     in_its_own_process("kills::kills_in_a_process_of_their_own");
+}
+
+/// The same with a model: every lane has the tokens that it has alone, undisturbed.
+#[test]
+fn worker_of_a_model_dies_again_and_again() {
+    in_its_own_process("kills::kills_of_a_model_in_a_process_of_their_own");
 }

@@ -12,7 +12,7 @@ use ictus::record::constant::{op_state, sampling};
 use ictus::worker::client::RemoteOptions;
 use ictus::worker::socket::open_descriptors;
 
-use crate::kills::{Run, in_its_own_process, left_behind, number};
+use crate::kills::{Run, Subject, in_its_own_process, left_behind, number};
 use crate::options;
 use crate::random::Random;
 use crate::recovery::kill;
@@ -86,7 +86,7 @@ fn soak_in_a_process_of_its_own() {
     let mut random = Random::new("soak_in_a_process_of_its_own");
     let before = open_descriptors().expect("counted");
     let generous = RemoteOptions { restarts: 1000, backoff: Duration::from_millis(1), ..options() };
-    let mut run = Run::new(generous);
+    let mut run = Run::new(Subject::fake(), generous);
     let (start, part) = (Instant::now(), Duration::from_secs(seconds) / PARTS);
     let (mut ticks, mut kills, mut moved, mut forks, mut bytes) = (0u64, 0u64, 0u64, 0u64, 0u64);
     let mut next_kill = part / 2;
