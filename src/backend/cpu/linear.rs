@@ -3,14 +3,15 @@
 //! ```text
 //! one row:    for each four row groups of weights, a quarter of the range apart:
 //!               for each 8 columns: decode in registers, multiply with the row of x, add
+//! up to 8:    for each row group: the same with each row
 //! more rows:  for each 128 rows of x (L2), for each few row groups, for each 128 columns: decode into a panel (L1)
 //!               for each tile of rows: its sums in registers over these columns, kept in the output in between
 //! ```
-//! Only decoding knows the type of the weights: it is compiled for each kind of lines, the product of a panel once.
+//! Only decoding knows the type of the weights; the product of a panel is compiled once.
 //!
 //! # Numerics
 //! An output is one number in single precision: `sum = fma(weight, x[k], sum)` for ascending `k`, from 0, and the bias at last. `weight` is the
-//! value that the file means, rounded once. Keeping a sum in memory between two blocks of columns changes nothing. So both forms
+//! value that the file means, rounded once. Keeping a sum in memory between two blocks of columns changes nothing. So all forms
 //! give the same bits, and so do all instruction sets that fuse; the portable instance rounds each product as well.
 //!
 //! # Cost
@@ -24,23 +25,25 @@ use core::ops::Range;
 use super::shared::Shared;
 use super::simd::{Op, Simd};
 use super::tile::{
-    BLOCK, BlockScales, ByteScales, CHUNK_BLOCKS, Decode, Lines, NO_SCALES, ROWS, ReadScales, Scales, Sink, Weights,
-    decode, with_lines,
+    BLOCK, BlockScales, ByteScales, Decode, Kind, Lines, MOST_BLOCKS, ROWS, Sink, Weights, decode, decode_block,
+    with_kind,
 };
 
-/// Blocks of a panel: half a chunk.
-const PANEL_BLOCKS: usize = CHUNK_BLOCKS / 2;
+/// Blocks of a panel.
+const PANEL_BLOCKS: usize = 4;
 const PANEL_COLS: usize = PANEL_BLOCKS * BLOCK;
 /// Most row groups in a panel: 32 KiB.
 const PANEL_GROUPS: usize = 4;
 /// Elements of a panel.
 const PANEL: usize = PANEL_GROUPS * PANEL_COLS * ROWS;
-/// Blocks whose scales are read together: a chunk of each row group of a panel, or of each stream.
-pub(super) const SCALE_BLOCKS: usize = PANEL_GROUPS * CHUNK_BLOCKS;
-/// Elements of the memory that a product works in, which is the caller's: a panel, and scales.
+/// Blocks whose scales there is room for beside a panel of codes.
+pub(super) const SCALE_BLOCKS: usize = 32;
+/// Elements of the memory that a product works in, which is the caller's: a panel, and scales where it is one of codes.
 pub(super) const SCRATCH: usize = PANEL + SCALE_BLOCKS * size_of::<BlockScales>() / size_of::<f32>();
 /// Rows of `x` that a panel is used for before the next one is decoded: all row groups are gone through with them, while they stay in L2.
 const ROW_BLOCK: usize = 128;
+/// Most rows of `x` that weights are decoded in registers for.
+const FEW_ROWS: usize = 8;
 /// Row groups that are read together for one row of `x`: as many streams of memory.
 pub(super) const STREAMS: usize = 4;
 
@@ -211,9 +214,15 @@ impl Op for Product<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let rows = self.x.len() / self.weights.cols;
-        if const { S::IN_REGISTERS } && rows == 1 {
+        if rows == 0 {
+            return;
+        }
+        if const { S::IN_REGISTERS } && rows <= FEW_ROWS {
             if const { S::IN_REGISTERS } {
-                with_lines!(self.weights.dtype, L => s.run(OneRow::<L>(self, PhantomData)));
+                match rows {
+                    1 => with_kind!(self.weights.dtype, K => s.run(OneRow::<K>(self, PhantomData))),
+                    _ => with_kind!(self.weights.dtype, K => s.run(FewRows::<K>(self, PhantomData))),
+                }
             }
         } else {
             self.panels(s, rows);
@@ -221,36 +230,27 @@ impl Op for Product<'_> {
     }
 }
 
-/// One row, weights decoded in registers.
-struct OneRow<'a, L>(Product<'a>, PhantomData<L>);
+/// One row, weights decoded in registers: four row groups together, a quarter of the range apart, so that memory is read in four streams,
+/// each of them from its first byte to its last.
+struct OneRow<'a, K>(Product<'a>, PhantomData<K>);
 
-impl<L: Lines> Op for OneRow<'_, L> {
+impl<K: Kind> Op for OneRow<'_, K> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Product { x, weights, range, scratch, out } = self.0;
-        let (_, scales) = cut_scratch(scratch);
-        let blocks = weights.cols.div_ceil(BLOCK);
+        let Product { x, weights, range, out, .. } = self.0;
         let apart = range.len().div_ceil(STREAMS);
         for at in range.start..range.start + apart {
             let outputs = streams(at, apart, &range);
             let mut sums = [s.splat_w(0.0); STREAMS];
-            for first in (0..blocks).step_by(CHUNK_BLOCKS) {
-                let chunks = stream_chunks(&weights, outputs, first);
-                let blocks = CHUNK_BLOCKS.min(blocks - first);
-                if L::GROUP > 0 {
-                    s.run(ReadScales { dtype: weights.dtype, chunks: &chunks, blocks, to: &mut *scales });
-                }
-                let scales = stream_scales(scales, blocks);
-                for b in 0..blocks {
-                    let lines = chunks.map(|chunk| weights.geometry.lines::<L>(chunk, b));
-                    let [Some(l0), Some(l1), Some(l2), Some(l3)] = lines else { break };
+            let [u0, u1, u2, u3] = outputs.map(|group| weights.group(group).chunks_exact(K::UNIT_BYTES));
+            let units = u0.zip(u1).zip(u2.zip(u3));
+            for (((u0, u1), (u2, u3)), x) in units.zip(x.chunks(K::UNIT_BLOCKS * BLOCK)) {
+                for b in 0..K::UNIT_BLOCKS {
                     let mut tail = [0.0; BLOCK];
-                    let x = columns(x, (first + b) * BLOCK, &mut tail);
-                    let scales = [&scales[0][b], &scales[1][b], &scales[2][b], &scales[3][b]];
-                    let streams = Streams { lines: [l0, l1, l2, l3], scales, x };
-                    sums = streams.add::<S, L>(s, sums);
+                    let x = columns(x, b * BLOCK, &mut tail);
+                    sums = Streams::<K> { units: [u0, u1, u2, u3], b, x, kind: PhantomData }.add(s, sums);
                 }
             }
             for (group, sums) in outputs.into_iter().zip(sums) {
@@ -268,66 +268,126 @@ pub(super) fn streams(at: usize, apart: usize, range: &Range<usize>) -> [usize; 
     [at.min(last), (at + apart).min(last), (at + 2 * apart).min(last), (at + 3 * apart).min(last)]
 }
 
-/// What they have from the chunk on that begins with this block.
-#[inline(always)]
-pub(super) fn stream_chunks<'a>(weights: &Weights<'a>, groups: [usize; STREAMS], block: usize) -> [&'a [u8]; STREAMS] {
-    let [g0, g1, g2, g3] = groups;
-    let chunk = |group| weights.chunk(weights.group(group), block);
-    [chunk(g0), chunk(g1), chunk(g2), chunk(g3)]
-}
-
-/// Their scales, as [`ReadScales`] has read them: `blocks` for each.
-#[inline(always)]
-pub(super) fn stream_scales(scales: &[BlockScales], blocks: usize) -> [&[BlockScales]; STREAMS] {
-    let of = |stream: usize| &scales[stream * blocks..][..blocks];
-    [of(0), of(1), of(2), of(3)]
-}
-
-/// A block of each stream, and what it meets.
-struct Streams<'a> {
-    lines: [&'a [u8]; STREAMS],
-    scales: [&'a BlockScales; STREAMS],
+/// Block `b` of a unit of each stream, and what it meets.
+struct Streams<'a, K> {
+    units: [&'a [u8]; STREAMS],
+    b: usize,
     x: &'a [f32; BLOCK],
+    kind: PhantomData<K>,
 }
 
-impl Streams<'_> {
+impl<K: Kind> Streams<'_, K> {
     /// Adds the products of the block, the streams in turn, so that the sum of one waits while the others work.
     #[inline(always)]
-    fn add<S: Simd, L: Lines>(&self, s: S, sums: [S::W; STREAMS]) -> [S::W; STREAMS] {
+    fn add<S: Simd>(&self, s: S, sums: [S::W; STREAMS]) -> [S::W; STREAMS] {
         let scales = self.byte_scales(s, 0);
-        let sums = self.eight::<S, L, 0>(s, &scales, sums);
-        let sums = self.eight::<S, L, 1>(s, &scales, sums);
-        let scales = if L::GROUP == 16 { self.byte_scales(s, 1) } else { scales };
-        let sums = self.eight::<S, L, 2>(s, &scales, sums);
-        self.eight::<S, L, 3>(s, &scales, sums)
+        let sums = self.eight::<S, 0>(s, &scales, sums);
+        let sums = self.eight::<S, 1>(s, &scales, sums);
+        let scales = if K::Lines::GROUP == 16 { self.byte_scales(s, 1) } else { scales };
+        let sums = self.eight::<S, 2>(s, &scales, sums);
+        self.eight::<S, 3>(s, &scales, sums)
     }
 
     #[inline(always)]
     fn byte_scales<S: Simd>(&self, s: S, half: usize) -> [ByteScales<S>; STREAMS] {
-        let [s0, s1, s2, s3] = self.scales;
+        let [u0, u1, u2, u3] = self.units;
         [
-            ByteScales::new(s, Scales::load(s, &s0[half])),
-            ByteScales::new(s, Scales::load(s, &s1[half])),
-            ByteScales::new(s, Scales::load(s, &s2[half])),
-            ByteScales::new(s, Scales::load(s, &s3[half])),
+            ByteScales::new(s, K::unit_scales(s, u0, self.b, half)),
+            ByteScales::new(s, K::unit_scales(s, u1, self.b, half)),
+            ByteScales::new(s, K::unit_scales(s, u2, self.b, half)),
+            ByteScales::new(s, K::unit_scales(s, u3, self.b, half)),
         ]
     }
 
     /// Columns `8 I ..`. Written out: of a loop over the streams the compiler makes one, with the sums in memory.
     #[inline(always)]
-    fn eight<S: Simd, L: Lines, const I: usize>(
+    fn eight<S: Simd, const I: usize>(
         &self,
         s: S,
         scales: &[ByteScales<S>; STREAMS],
         sums: [S::W; STREAMS],
     ) -> [S::W; STREAMS] {
-        let [l0, l1, l2, l3] = self.lines;
+        let [u0, u1, u2, u3] = self.units;
         let [mut sum0, mut sum1, mut sum2, mut sum3] = sums;
-        L::eight::<S, _, I>(s, l0, scales[0], &mut Dot(self.x, &mut sum0));
-        L::eight::<S, _, I>(s, l1, scales[1], &mut Dot(self.x, &mut sum1));
-        L::eight::<S, _, I>(s, l2, scales[2], &mut Dot(self.x, &mut sum2));
-        L::eight::<S, _, I>(s, l3, scales[3], &mut Dot(self.x, &mut sum3));
+        K::Lines::eight::<S, _, I>(s, K::lines(u0, self.b), scales[0], &mut Dot(self.x, &mut sum0));
+        K::Lines::eight::<S, _, I>(s, K::lines(u1, self.b), scales[1], &mut Dot(self.x, &mut sum1));
+        K::Lines::eight::<S, _, I>(s, K::lines(u2, self.b), scales[2], &mut Dot(self.x, &mut sum2));
+        K::Lines::eight::<S, _, I>(s, K::lines(u3, self.b), scales[3], &mut Dot(self.x, &mut sum3));
         [sum0, sum1, sum2, sum3]
+    }
+}
+
+/// A few rows, four of them at a time; weights decoded in registers for each four, one row group after another.
+struct FewRows<'a, K>(Product<'a>, PhantomData<K>);
+
+impl<K: Kind> Op for FewRows<'_, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let rows = self.0.x.len() / self.0.weights.cols;
+        for group in self.0.range.clone() {
+            let mut row = 0;
+            while row < rows {
+                row += match rows - row {
+                    1 | 2 => self.some::<S, 2>(s, group, row, rows),
+                    _ => self.some::<S, 4>(s, group, row, rows),
+                };
+            }
+        }
+    }
+}
+
+impl<K: Kind> FewRows<'_, K> {
+    /// `M` rows from `row` on, or the last one several times; answers `M`. Eight at a time would be fewer operations, of which the compiler
+    /// makes more, as it moves the columns of a block away from each other.
+    #[inline(always)]
+    fn some<S: Simd, const M: usize>(&self, s: S, group: usize, row: usize, rows: usize) -> usize {
+        let Product { x, weights, out, .. } = &self.0;
+        let mut all = [row; M];
+        let mut of_row: [&[f32]; M] = [&[]; M];
+        for m in 0..M {
+            all[m] = (row + m).min(rows - 1);
+            of_row[m] = &x[all[m] * weights.cols..][..weights.cols];
+        }
+        let mut sums = [s.splat_w(0.0); M];
+        for (index, unit) in weights.group(group).chunks_exact(K::UNIT_BYTES).enumerate() {
+            for b in 0..K::UNIT_BLOCKS {
+                let column = (index * K::UNIT_BLOCKS + b) * BLOCK;
+                let mut tails = [[0.0; BLOCK]; M];
+                let mut blocks: [&[f32; BLOCK]; M] = [&[0.0; BLOCK]; M];
+                for (m, tail) in tails.iter_mut().enumerate() {
+                    blocks[m] = columns(of_row[m], column, tail);
+                }
+                let mut dots = Dots::<S, M> { x: blocks, sums };
+                decode_block::<S, K, _>(s, unit, b, &mut dots);
+                sums = dots.sums;
+            }
+        }
+        // A copy: what `write_tile` goes through by address would be in memory all the time.
+        let mut whole = [[s.splat_w(0.0)]; M];
+        for m in 0..M {
+            whole[m] = [sums[m]];
+        }
+        // SAFETY: these outputs belong to this operation.
+        unsafe { out.write_tile(s, &all, group, 1, &whole, true) };
+        M
+    }
+}
+
+/// Multiplies columns with each of `M` rows of `x` and adds.
+struct Dots<'a, S: Simd, const M: usize> {
+    x: [&'a [f32; BLOCK]; M],
+    /// Here and not elsewhere: so they stay in registers.
+    sums: [S::W; M],
+}
+
+impl<S: Simd, const M: usize> Sink<S> for Dots<'_, S, M> {
+    #[inline(always)]
+    fn column(&mut self, s: S, k: usize, weights: S::W) {
+        for m in 0..M {
+            self.sums[m] = s.fma_w(weights, s.splat_w(self.x[m][k & (BLOCK - 1)]), self.sums[m]);
+        }
     }
 }
 
@@ -359,33 +419,23 @@ impl Product<'_> {
     #[inline(always)]
     fn panels<S: Simd>(self, s: S, rows: usize) {
         let Self { x, weights, range, scratch, out } = self;
-        let (panel, scales) = cut_scratch(scratch);
+        let (panel, _) = cut_scratch(scratch);
         let blocks = weights.cols.div_ceil(BLOCK);
         let together = (2 * S::TILE.1).min(PANEL_GROUPS);
         for row in (0..rows).step_by(ROW_BLOCK) {
             let rows = row..rows.min(row + ROW_BLOCK);
             for first in range.clone().step_by(together) {
                 let groups = first..range.end.min(first + together);
-                for chunk_block in (0..blocks).step_by(CHUNK_BLOCKS) {
-                    let blocks = CHUNK_BLOCKS.min(blocks - chunk_block);
-                    let mut chunks: [&[u8]; PANEL_GROUPS] = [&[]; PANEL_GROUPS];
-                    for (chunk, group) in chunks.iter_mut().zip(groups.clone()) {
-                        *chunk = weights.chunk(weights.group(group), chunk_block);
+                for first_block in (0..blocks).step_by(PANEL_BLOCKS) {
+                    let blocks = first_block..blocks.min(first_block + PANEL_BLOCKS);
+                    for (group, to) in groups.clone().zip(panel.chunks_exact_mut(PANEL_COLS * ROWS)) {
+                        let (group, blocks, to) = (weights.group(group), blocks.clone(), to.as_chunks_mut().0);
+                        decode(s, weights.dtype, Decode { group, blocks, to });
                     }
-                    let chunks = &chunks[..groups.len()];
-                    s.run(ReadScales { dtype: weights.dtype, chunks, blocks, to: &mut *scales });
-                    for part in (0..blocks).step_by(PANEL_BLOCKS) {
-                        let part = part..blocks.min(part + PANEL_BLOCKS);
-                        let panels = panel.chunks_exact_mut(PANEL_COLS * ROWS);
-                        for ((&chunk, scales), to) in chunks.iter().zip(scales.chunks_exact(blocks)).zip(panels) {
-                            let to = to.as_chunks_mut().0;
-                            decode(s, &weights, Decode { chunk, scales, blocks: part.clone(), to });
-                        }
-                        let column = (chunk_block + part.start) * BLOCK;
-                        let cols = (part.len() * BLOCK).min(weights.cols - column);
-                        let (groups, rows) = (groups.clone(), rows.clone());
-                        s.run(Tiles { x, width: weights.cols, column, cols, panel, out, groups, rows });
-                    }
+                    let column = blocks.start * BLOCK;
+                    let cols = (blocks.len() * BLOCK).min(weights.cols - column);
+                    let (groups, rows) = (groups.clone(), rows.clone());
+                    s.run(Tiles { x, width: weights.cols, column, cols, panel, out, groups, rows });
                 }
             }
         }
@@ -532,13 +582,11 @@ impl Op for Row<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { weights, row, scale, out } = self;
-        let mut scales = [NO_SCALES; CHUNK_BLOCKS];
-        let mut columns = [[0.0; ROWS]; CHUNK_BLOCKS * BLOCK];
-        for (index, out) in out.chunks_mut(CHUNK_BLOCKS * BLOCK).enumerate() {
-            let chunk = weights.chunk(weights.group(row / ROWS), index * CHUNK_BLOCKS);
-            let blocks = out.len().div_ceil(BLOCK);
-            s.run(ReadScales { dtype: weights.dtype, chunks: &[chunk], blocks, to: &mut scales });
-            decode(s, &weights, Decode { chunk, scales: &scales, blocks: 0..blocks, to: &mut columns });
+        let mut columns = [[0.0; ROWS]; MOST_BLOCKS * BLOCK];
+        for (index, out) in out.chunks_mut(MOST_BLOCKS * BLOCK).enumerate() {
+            let first = index * MOST_BLOCKS;
+            let (group, blocks) = (weights.group(row / ROWS), first..first + out.len().div_ceil(BLOCK));
+            decode(s, weights.dtype, Decode { group, blocks, to: &mut columns });
             for (out, column) in out.iter_mut().zip(&columns) {
                 *out = column[row % ROWS] * scale;
             }

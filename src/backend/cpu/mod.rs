@@ -61,7 +61,7 @@ use self::rounded::{Round, Rounded, RoundedProduct};
 use self::rows::{Activate, Add, AddRmsNorm, RmsNorm, RmsNormInPlace, Rope};
 use self::shared::Shared;
 use self::threads::Threads;
-use self::tile::{BLOCK, Geometry, ROWS, Weights, group_bytes, pack};
+use self::tile::{BLOCK, ROWS, Weights, group_bytes, pack};
 use super::{Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, RopeTable, Span};
 use crate::checkpoint::RopePairing;
 use crate::tensor::{DType, Tensor, dequantise_row};
@@ -151,7 +151,7 @@ pub struct Matrix {
 impl Matrix {
     fn weights(&self) -> Weights<'_> {
         let Self { dtype, rows, cols, group_bytes, .. } = *self;
-        Weights { dtype, geometry: Geometry::of(dtype), bytes: &self.data, group_bytes, rows, cols }
+        Weights { dtype, bytes: &self.data, group_bytes, rows, cols }
     }
 
     /// Row groups.

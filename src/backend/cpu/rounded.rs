@@ -18,6 +18,10 @@
 //! its row of `x` and its row of weights alone, and all instruction sets that fuse give the same bits.
 //! A half that holds an infinity or no number has no number for a scale, and so have the outputs of its row.
 //!
+//! # Forms
+//! One row, and up to 32 where codes stay in registers, meet codes as they are unpacked; more rows meet a panel of them. All read a row group
+//! from its first byte to its last.
+//!
 //! # Cost
 //! Per 32 columns of 16 outputs and a row of `x`: 8 integer products of 64 with VNNI (AVX2: 16 of 32, and as many 16-bit additions), and 6
 //! operations on the sums.
@@ -25,11 +29,9 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use super::linear::{Outputs, SCALE_BLOCKS, STREAMS, cut_scratch, stream_chunks, stream_scales, streams};
+use super::linear::{Outputs, SCALE_BLOCKS, STREAMS, cut_scratch, streams};
 use super::simd::{IntegerOp, Integers, LANES, Op, Simd};
-use super::tile::{
-    BLOCK, BlockScales, CHUNK_BLOCKS, Codes, Lines, Quant, ReadScales, Scales, Weights, codes, with_quant,
-};
+use super::tile::{BLOCK, BlockScales, Codes, Kind, Lines, Quant, Scales, Weights, codes, with_quant};
 
 /// The largest code of `x`.
 const LARGEST: f32 = 127.0;
@@ -41,6 +43,8 @@ const SMALLEST: f32 = 1e-30;
 const TO_INTEGER: f32 = 12_582_912.0;
 /// Blocks of a panel: 16 KiB of codes. The last columns of a panel cost a round trip of the sums through the output.
 const PANEL_BLOCKS: usize = SCALE_BLOCKS;
+/// Most rows of `x` that codes are unpacked in registers for, where they stay there.
+const FEW_ROWS: usize = 32;
 /// Rows of `x` that all row groups are gone through with before the next rows are: they stay in L2.
 const ROW_BLOCK: usize = 128;
 
@@ -143,11 +147,16 @@ impl IntegerOp for RoundedProduct<'_> {
     #[inline(always)]
     fn run<S: Integers>(self, s: S) {
         let rows = self.x.len() / (self.weights.cols / BLOCK);
+        if rows == 0 {
+            return;
+        }
         if const { S::IN_REGISTERS } && rows == 1 {
             if const { S::IN_REGISTERS } {
-                with_quant!(self.weights.dtype, Q => {
-                    s.run_integers(OneRow::<<Q as Quant>::Codes>(self, PhantomData));
-                }, else {});
+                with_quant!(self.weights.dtype, Q => s.run_integers(OneRow::<Q>(self, PhantomData)), else {});
+            }
+        } else if const { S::DOT_PARTIES > 1 } && rows <= FEW_ROWS {
+            if const { S::DOT_PARTIES > 1 } {
+                with_quant!(self.weights.dtype, Q => s.run_integers(FewRows::<Q>(self, PhantomData)), else {});
             }
         } else {
             self.panels(s, rows);
@@ -155,32 +164,50 @@ impl IntegerOp for RoundedProduct<'_> {
     }
 }
 
-/// One row, codes in registers: four row groups together, a quarter of the range apart, so that memory is read in four streams.
-struct OneRow<'a, C>(RoundedProduct<'a>, PhantomData<C>);
+/// One row, codes in registers: four row groups together, a quarter of the range apart, so that memory is read in four streams, each of
+/// them from its first byte to its last.
+struct OneRow<'a, Q>(RoundedProduct<'a>, PhantomData<Q>);
 
-impl<C: Codes> IntegerOp for OneRow<'_, C> {
+impl<Q: Quant> IntegerOp for OneRow<'_, Q> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Integers>(self, s: S) {
-        let RoundedProduct { x, weights, range, scratch, out } = self.0;
-        let (_, scales) = cut_scratch(scratch);
+        let RoundedProduct { x, weights, range, out, .. } = self.0;
         let apart = range.len().div_ceil(STREAMS);
         for at in range.start..range.start + apart {
             let outputs = streams(at, apart, &range);
             let [mut sum0, mut sum1, mut sum2, mut sum3] = [s.splat_w(0.0); STREAMS];
-            for (index, x) in x.chunks(CHUNK_BLOCKS).enumerate() {
-                let chunks = stream_chunks(&weights, outputs, index * CHUNK_BLOCKS);
-                s.run(ReadScales { dtype: weights.dtype, chunks: &chunks, blocks: x.len(), to: &mut *scales });
-                let scales = stream_scales(scales, x.len());
+            let units = outputs.map(|group| weights.group(group).chunks_exact(Q::BYTES));
+            let [u0, u1, u2, u3] = units;
+            let units = u0.zip(u1).zip(u2.zip(u3));
+            for (((u0, u1), (u2, u3)), x) in units.zip(x.chunks(Q::COLS / BLOCK)) {
                 for (b, x) in x.iter().enumerate() {
-                    let lines = chunks.map(|chunk| weights.geometry.lines::<C>(chunk, b));
-                    let [Some(l0), Some(l1), Some(l2), Some(l3)] = lines else { break };
                     // Written out, as in `linear`.
-                    sum0 = Meeting::of::<C>(&scales[0][b]).add_row(s, block_codes::<S, C>(s, l0), x, sum0);
-                    sum1 = Meeting::of::<C>(&scales[1][b]).add_row(s, block_codes::<S, C>(s, l1), x, sum1);
-                    sum2 = Meeting::of::<C>(&scales[2][b]).add_row(s, block_codes::<S, C>(s, l2), x, sum2);
-                    sum3 = Meeting::of::<C>(&scales[3][b]).add_row(s, block_codes::<S, C>(s, l3), x, sum3);
+                    sum0 = Meeting::of_unit::<Q>(s, u0, b).add_row(
+                        s,
+                        block_codes::<S, Q::Codes>(s, Q::lines(u0, b)),
+                        x,
+                        sum0,
+                    );
+                    sum1 = Meeting::of_unit::<Q>(s, u1, b).add_row(
+                        s,
+                        block_codes::<S, Q::Codes>(s, Q::lines(u1, b)),
+                        x,
+                        sum1,
+                    );
+                    sum2 = Meeting::of_unit::<Q>(s, u2, b).add_row(
+                        s,
+                        block_codes::<S, Q::Codes>(s, Q::lines(u2, b)),
+                        x,
+                        sum2,
+                    );
+                    sum3 = Meeting::of_unit::<Q>(s, u3, b).add_row(
+                        s,
+                        block_codes::<S, Q::Codes>(s, Q::lines(u3, b)),
+                        x,
+                        sum3,
+                    );
                 }
             }
             for (group, sums) in outputs.into_iter().zip([sum0, sum1, sum2, sum3]) {
@@ -188,6 +215,74 @@ impl<C: Codes> IntegerOp for OneRow<'_, C> {
                 unsafe { out.write(s, 0, group, sums, true) };
             }
         }
+    }
+}
+
+/// A few rows, eight of them at a time; the codes of a block stay in registers for these eight, one row group after another.
+struct FewRows<'a, Q>(RoundedProduct<'a>, PhantomData<Q>);
+
+impl<Q: Quant> IntegerOp for FewRows<'_, Q> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Integers>(self, s: S) {
+        let rows = self.0.x.len() / (self.0.weights.cols / BLOCK);
+        for group in self.0.range.clone() {
+            let mut row = 0;
+            while row < rows {
+                row += match rows - row {
+                    1 | 2 => self.some::<S, 2, 1>(s, group, row, rows),
+                    3 | 4 => self.some::<S, 4, 1>(s, group, row, rows),
+                    _ => self.some::<S, 4, 2>(s, group, row, rows),
+                };
+            }
+        }
+    }
+}
+
+impl<Q: Quant> FewRows<'_, Q> {
+    /// `P` parties of `M` rows from `row` on, or the last row several times; answers how many rows.
+    #[inline(always)]
+    fn some<S: Integers, const M: usize, const P: usize>(&self, s: S, group: usize, row: usize, rows: usize) -> usize {
+        let RoundedProduct { x, weights, out, .. } = &self.0;
+        let width = weights.cols / BLOCK;
+        let mut all = [[row; M]; P];
+        let mut of_row: [[&[Rounded]; M]; P] = [[&[]; M]; P];
+        for p in 0..P {
+            for m in 0..M {
+                all[p][m] = (row + p * M + m).min(rows - 1);
+                of_row[p][m] = &x[all[p][m] * width..][..width];
+            }
+        }
+        let mut sums = [[[s.splat_w(0.0)]; M]; P];
+        for (index, unit) in weights.group(group).chunks_exact(Q::BYTES).enumerate() {
+            for b in 0..Q::COLS / BLOCK {
+                let at = index * (Q::COLS / BLOCK) + b;
+                let (codes, meeting) =
+                    (block_codes::<S, Q::Codes>(s, Q::lines(unit, b)), Meeting::of_unit::<Q>(s, unit, b));
+                for p in 0..P {
+                    let mut blocks = [&Rounded::ZERO; M];
+                    for m in 0..M {
+                        if let Some(block) = of_row[p][m].get(at) {
+                            blocks[m] = block;
+                        }
+                    }
+                    let mut party = sums[p];
+                    meeting.add(s, codes, blocks, &mut party);
+                    sums[p] = party;
+                }
+            }
+        }
+        for p in 0..P {
+            // A copy: what is gone through by address would be in memory all the time.
+            let mut whole = [[s.splat_w(0.0)]; M];
+            for m in 0..M {
+                whole[m] = [sums[p][m][0]];
+            }
+            // SAFETY: these outputs belong to this operation.
+            unsafe { out.write_tile(s, &all[p], group, 1, &whole, true) };
+        }
+        P * M
     }
 }
 
@@ -201,30 +296,29 @@ fn block_codes<S: Simd, C: Codes>(s: S, lines: &[u8]) -> [S::C; 8] {
     [c0, c1, c2, c3, c4, c5, c6, c7]
 }
 
-/// Writes the codes of some blocks, a byte each, as [`block_codes`] has them.
-struct Unpack<'a, C> {
-    weights: Weights<'a>,
-    group: usize,
-    /// The first block, which begins a chunk.
+/// Writes the codes of some blocks, a byte each, as [`block_codes`] has them, and their scales.
+struct Unpack<'a, Q> {
+    group: &'a [u8],
+    /// The first block.
     first: usize,
-    to: &'a mut [[[u8; 64]; 8]],
-    codes: PhantomData<C>,
+    codes: &'a mut [[[u8; 64]; 8]],
+    scales: &'a mut [BlockScales],
+    quant: PhantomData<Q>,
 }
 
-impl<C: Codes> Op for Unpack<'_, C> {
+impl<Q: Quant> Op for Unpack<'_, Q> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { weights, group, first, to, .. } = self;
-        let group = weights.group(group);
-        for (index, to) in to.chunks_mut(CHUNK_BLOCKS).enumerate() {
-            let chunk = weights.chunk(group, first + index * CHUNK_BLOCKS);
-            for (b, to) in to.iter_mut().enumerate() {
-                let Some(lines) = weights.geometry.lines::<C>(chunk, b) else { return };
-                for (codes, to) in block_codes::<S, C>(s, lines).into_iter().zip(to) {
-                    s.store_c(codes, to);
-                }
+        let Self { group, first, codes, scales, .. } = self;
+        for (index, (to, halves)) in codes.iter_mut().zip(scales).enumerate() {
+            let (unit, b) = Q::unit(group, first + index);
+            for (half, to) in halves.iter_mut().enumerate().take(BLOCK / Q::Codes::GROUP) {
+                Q::scales(s, unit, b, half).store(s, to);
+            }
+            for (codes, to) in block_codes::<S, Q::Codes>(s, Q::lines(unit, b)).into_iter().zip(to) {
+                s.store_c(codes, to);
             }
         }
     }
@@ -243,12 +337,17 @@ impl RoundedProduct<'_> {
             for group in range.clone() {
                 for first in (0..blocks).step_by(PANEL_BLOCKS) {
                     let count = PANEL_BLOCKS.min(blocks - first);
-                    let chunks = &[weights.chunk(weights.group(group), first)];
-                    s.run(ReadScales { dtype: weights.dtype, chunks, blocks: count, to: &mut *scales });
-                    let (codes, scales) = (&mut panel[..count], &scales[..count]);
+                    let (codes, scales) = (&mut panel[..count], &mut scales[..count]);
                     with_quant!(weights.dtype, Q => {
                         type C = <Q as Quant>::Codes;
-                        s.run(Unpack::<C> { weights, group, first, to: &mut *codes, codes: PhantomData });
+                        let (codes, scales) = (&mut *codes, &mut *scales);
+                        s.run(Unpack::<Q> {
+                            group: weights.group(group),
+                            first,
+                            codes: &mut *codes,
+                            scales: &mut *scales,
+                            quant: PhantomData,
+                        });
                         let tiles = Tiles { x, width: blocks, first, codes, scales, out, group, rows: rows.clone() };
                         s.run_integers(OfCodes::<{ <C as Lines>::GROUP }, { largest(<C as Codes>::LARGEST) }>(tiles));
                     }, else {});
@@ -345,7 +444,9 @@ impl<const GROUP: usize, const LARGEST: u8> OfCodes<'_, GROUP, LARGEST> {
             }
         }
         for (b, (codes, scales)) in codes.iter().zip(scales).enumerate() {
-            let meeting = Meeting { scales, group: GROUP, largest: LARGEST };
+            let first_scales = Scales::load(s, &scales[0]);
+            let second_scales = if GROUP == 16 { Scales::load(s, &scales[1]) } else { first_scales };
+            let meeting = Meeting { scales: [first_scales, second_scales], group: GROUP, largest: LARGEST };
             let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
             let codes = [
                 s.load_c(c0),
@@ -377,23 +478,30 @@ impl<const GROUP: usize, const LARGEST: u8> OfCodes<'_, GROUP, LARGEST> {
 }
 
 /// A block of 16 rows of weights that meets rows of `x`.
-struct Meeting<'a> {
-    scales: &'a BlockScales,
+struct Meeting<S: Simd> {
+    /// Of both halves, or of the whole block twice.
+    scales: [Scales<S>; 2],
     /// Columns that share scales.
     group: usize,
     /// The largest code.
     largest: u8,
 }
 
-impl<'a> Meeting<'a> {
+impl<S: Simd> Meeting<S> {
+    /// Block `b` of a unit, whose scales are read where they lie.
     #[inline(always)]
-    fn of<C: Codes>(scales: &'a BlockScales) -> Self {
-        Self { scales, group: C::GROUP, largest: C::LARGEST }
+    fn of_unit<Q: Quant>(s: S, unit: &[u8], b: usize) -> Self {
+        let first = Q::scales(s, unit, b, 0);
+        let second = if Q::Codes::GROUP == 16 { Q::scales(s, unit, b, 1) } else { first };
+        Self { scales: [first, second], group: Q::Codes::GROUP, largest: Q::Codes::LARGEST }
     }
 
     /// Adds the products of one row.
     #[inline(always)]
-    fn add_row<S: Integers>(&self, s: S, codes: [S::C; 8], x: &Rounded, sum: S::W) -> S::W {
+    fn add_row(&self, s: S, codes: [S::C; 8], x: &Rounded, sum: S::W) -> S::W
+    where
+        S: Integers,
+    {
         let mut sums = [[sum]];
         self.add(s, codes, [x], &mut sums);
         sums[0][0]
@@ -401,8 +509,11 @@ impl<'a> Meeting<'a> {
 
     /// Adds the products of `M` rows.
     #[inline(always)]
-    fn add<S: Integers, const M: usize>(&self, s: S, codes: [S::C; 8], x: [&Rounded; M], sums: &mut [[S::W; 1]; M]) {
-        let Self { scales, group, largest } = *self;
+    fn add<const M: usize>(&self, s: S, codes: [S::C; 8], x: [&Rounded; M], sums: &mut [[S::W; 1]; M])
+    where
+        S: Integers,
+    {
+        let &Self { scales: [w, second_w], group, largest } = self;
         let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
         let mut halves = [[&x[0].codes[0]; M], [&x[0].codes[1]; M]];
         let mut x_sums = [[0; M]; 2];
@@ -412,7 +523,6 @@ impl<'a> Meeting<'a> {
             x_sums[0][m] = x[m].sums[0].into();
             x_sums[1][m] = x[m].sums[1].into();
         }
-        let w = Scales::load(s, &scales[0]);
         let first = s.dots([c0, c1, c2, c3], largest, halves[0], x_sums[0]);
         // Of pairs, each is indexed by itself: a copy of a pair would go through a general register.
         if group == 16 {
@@ -424,11 +534,10 @@ impl<'a> Meeting<'a> {
         }
         let second = s.dots([c4, c5, c6, c7], largest, halves[1], x_sums[1]);
         if group == 16 {
-            let w = Scales::load(s, &scales[1]);
             for m in 0..M {
-                let sum = s.fma_w(w.offset, s.splat_w(x[m].moments[1]), sums[m][0]);
+                let sum = s.fma_w(second_w.offset, s.splat_w(x[m].moments[1]), sums[m][0]);
                 let dot = s.mul_w(s.numbers(second[m]), s.splat_w(x[m].scales[1]));
-                sums[m][0] = s.fma_w(dot, w.scale, sum);
+                sums[m][0] = s.fma_w(dot, second_w.scale, sum);
             }
         } else {
             for m in 0..M {

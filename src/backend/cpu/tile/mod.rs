@@ -17,8 +17,9 @@
 //! All codes are unsigned; a type whose integers are signed has the amount that they were raised by in its offset. The scales lie as the
 //! type says, row by row: f16 for a unit, and bytes for the groups of a superblock.
 //!
-//! Two things vary, and are compiled apart: how scales lie ([`Quant`], one of each type) and how lines do ([`Lines`], which several
-//! types share). A kernel reads the scales of a *chunk*, 256 columns, into numbers ([`ReadScales`]) and then goes through its lines.
+//! Two things vary: how scales lie ([`Quant`], one of each type) and how lines do ([`Lines`], which several types share). A kernel goes
+//! through a row group from its first byte to its last, scales and lines of a block together ([`Kind`]): read apart, memory is waited for
+//! at every jump from the ones to the others.
 //!
 //! # Invariants
 //! `fma(code, scale, offset)` has the bits that [`dequantise_row`](crate::tensor::dequantise_row) gives, in every instance, but for the sign
@@ -51,8 +52,8 @@ pub(super) use words::{Unit, Words};
 pub(super) const ROWS: usize = 16;
 /// Columns of a block.
 pub(super) const BLOCK: usize = 32;
-/// Blocks of a chunk.
-pub(super) const CHUNK_BLOCKS: usize = 8;
+/// Blocks of the largest unit.
+pub(super) const MOST_BLOCKS: usize = 8;
 /// Bytes of a line.
 const LINE: usize = 64;
 
@@ -85,6 +86,89 @@ pub(super) trait Quant {
     fn file_scales(unit: &[u8], r: usize, to: &mut [u8]);
 }
 
+/// An element type, as kernels that go through a row group in order of memory see it: units of blocks, scales before their lines.
+pub(super) trait Kind {
+    /// How the lines of a block lie.
+    type Lines: Lines;
+
+    /// Bytes of a unit of a row group.
+    const UNIT_BYTES: usize;
+    /// Where its lines begin.
+    const LINES_AT: usize;
+    /// Its blocks.
+    const UNIT_BLOCKS: usize;
+
+    /// As [`Quant::scales`]; nothing where there are none.
+    fn unit_scales<S: Wide>(s: S, unit: &[u8], block: usize, half: usize) -> Scales<S>;
+
+    /// The unit of a row group that a block lies in, and which of its blocks it is.
+    #[inline(always)]
+    fn unit(group: &[u8], block: usize) -> (&[u8], usize) {
+        (group.get(block / Self::UNIT_BLOCKS * Self::UNIT_BYTES..).unwrap_or_default(), block % Self::UNIT_BLOCKS)
+    }
+
+    /// The lines of a block of a unit.
+    #[inline(always)]
+    fn lines(unit: &[u8], block: usize) -> &[u8] {
+        unit.get(Self::LINES_AT + block * Self::Lines::BYTES..).unwrap_or_default()
+    }
+}
+
+impl<Q: Quant> Kind for Q {
+    type Lines = Q::Codes;
+
+    const UNIT_BYTES: usize = Q::BYTES;
+    const LINES_AT: usize = Q::SCALE_BYTES;
+    const UNIT_BLOCKS: usize = Q::COLS / BLOCK;
+
+    #[inline(always)]
+    fn unit_scales<S: Wide>(s: S, unit: &[u8], block: usize, half: usize) -> Scales<S> {
+        Q::scales(s, unit, block, half)
+    }
+}
+
+/// Single elements: a unit is a block.
+macro_rules! single_kinds {
+    ($($type:ty),*) => {
+        $(
+            impl Kind for $type {
+                type Lines = Self;
+
+                const UNIT_BYTES: usize = <Self as Lines>::BYTES;
+                const LINES_AT: usize = 0;
+                const UNIT_BLOCKS: usize = 1;
+
+                #[inline(always)]
+                fn unit_scales<S: Wide>(s: S, _: &[u8], _: usize, _: usize) -> Scales<S> {
+                    Scales { scale: s.splat_w(0.0), offset: s.splat_w(0.0) }
+                }
+            }
+        )*
+    };
+}
+
+single_kinds!(F32, F16, Bf16);
+
+/// Evaluates an expression for the [`Kind`] of an element type.
+macro_rules! with_kind {
+    ($dtype:expr, $kind:ident => $run:expr) => {
+        $crate::backend::cpu::tile::with_quant!($dtype, $kind => $run, else match $dtype {
+            $crate::tensor::DType::F32 => {
+                type $kind = $crate::backend::cpu::tile::F32;
+                $run
+            }
+            $crate::tensor::DType::F16 => {
+                type $kind = $crate::backend::cpu::tile::F16;
+                $run
+            }
+            _ => {
+                type $kind = $crate::backend::cpu::tile::Bf16;
+                $run
+            }
+        })
+    };
+}
+
 /// Evaluates an expression for the [`Quant`] of an element type, or another one where its values are no codes.
 macro_rules! with_quant {
     ($dtype:expr, $quant:ident => $run:expr, else $other:expr) => {
@@ -104,37 +188,12 @@ macro_rules! with_quant {
     };
 }
 
-/// Evaluates an expression for the [`Lines`] of an element type: code that is compiled once for all types that share them.
-macro_rules! with_lines {
-    ($dtype:expr, $lines:ident => $run:expr) => {
-        $crate::backend::cpu::tile::with_quant!($dtype, Type => {
-            type $lines = <Type as $crate::backend::cpu::tile::Quant>::Codes;
-            $run
-        }, else match $dtype {
-            $crate::tensor::DType::F32 => {
-                type $lines = $crate::backend::cpu::tile::F32;
-                $run
-            }
-            $crate::tensor::DType::F16 => {
-                type $lines = $crate::backend::cpu::tile::F16;
-                $run
-            }
-            _ => {
-                type $lines = $crate::backend::cpu::tile::Bf16;
-                $run
-            }
-        })
-    };
-}
-
-pub(super) use {with_lines, with_quant};
+pub(super) use {with_kind, with_quant};
 
 /// A matrix in tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Weights<'a> {
     pub(super) dtype: DType,
-    /// That of the type.
-    pub(super) geometry: Geometry,
     /// All row groups, one after another.
     pub(super) bytes: &'a [u8],
     pub(super) group_bytes: usize,
@@ -147,44 +206,6 @@ impl<'a> Weights<'a> {
     #[inline(always)]
     pub(super) fn group(&self, index: usize) -> &'a [u8] {
         &self.bytes[index * self.group_bytes..][..self.group_bytes]
-    }
-
-    /// What a row group has from the chunk on that begins with this block.
-    #[inline(always)]
-    pub(super) fn chunk(&self, group: &'a [u8], block: usize) -> &'a [u8] {
-        group.get(block / CHUNK_BLOCKS * self.geometry.chunk_bytes..).unwrap_or_default()
-    }
-}
-
-/// Where the blocks of a row group are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Geometry {
-    /// From chunk to chunk.
-    pub(super) chunk_bytes: usize,
-    /// Where the lines of the first block begin in a chunk.
-    pub(super) first: usize,
-    /// From block to block of a chunk.
-    pub(super) stride: usize,
-}
-
-impl Geometry {
-    /// That of an element type.
-    pub(super) fn of(dtype: DType) -> Self {
-        with_quant!(dtype, Q => Self {
-            chunk_bytes: CHUNK_BLOCKS * BLOCK / Q::COLS * Q::BYTES,
-            first: Q::SCALE_BYTES,
-            stride: if Q::COLS == BLOCK { Q::BYTES } else { <Q as Quant>::Codes::BYTES },
-        }, else {
-            let stride = BLOCK * ROWS * dtype.unit_bytes();
-            Self { chunk_bytes: CHUNK_BLOCKS * stride, first: 0, stride }
-        })
-    }
-
-    /// The lines of block `index` of a chunk; nothing where the chunk ends before, which callers exclude.
-    #[inline(always)]
-    pub(super) fn lines<'a, L: Lines>(&self, chunk: &'a [u8], index: usize) -> Option<&'a [u8]> {
-        let at = self.first + index * self.stride;
-        chunk.get(at..at + L::BYTES)
     }
 }
 
@@ -206,92 +227,63 @@ pub(super) struct Scales<S: Wide> {
 }
 
 impl<S: Wide> Scales<S> {
-    /// From where [`ReadScales`] has put them.
+    /// From where [`Scales::store`] has put them.
     #[inline(always)]
     pub(super) fn load(s: S, [scale, offset]: &[[f32; ROWS]; 2]) -> Self {
         Self { scale: s.load_w(scale), offset: s.load_w(offset) }
+    }
+
+    /// Puts them down.
+    #[inline(always)]
+    pub(super) fn store(&self, s: S, [scale, offset]: &mut [[f32; ROWS]; 2]) {
+        s.store_w(self.scale, scale);
+        s.store_w(self.offset, offset);
     }
 }
 
 /// Scale and offset of each half of a block; of its first half alone where both share them.
 pub(super) type BlockScales = [[[f32; ROWS]; 2]; 2];
 
-/// Those of no weights.
-pub(super) const NO_SCALES: BlockScales = [[[0.0; ROWS]; 2]; 2];
-
-/// Reads the scales of the first blocks of some row groups, whole chunks before; nothing for single elements. For all of them at once: which
-/// type it is, is looked up each time.
-pub(super) struct ReadScales<'a> {
-    pub(super) dtype: DType,
-    /// What each row group has from a chunk on.
-    pub(super) chunks: &'a [&'a [u8]],
-    /// Blocks of each.
-    pub(super) blocks: usize,
-    /// Those of each row group, one after another.
-    pub(super) to: &'a mut [BlockScales],
-}
-
-impl Op for ReadScales<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        with_quant!(self.dtype, Q => self.read::<S, Q>(s), else {});
-    }
-}
-
-impl ReadScales<'_> {
-    #[inline(always)]
-    fn read<S: Simd, Q: Quant>(self, s: S) {
-        for (chunk, to) in self.chunks.iter().zip(self.to.chunks_exact_mut(self.blocks)) {
-            for (unit, blocks) in chunk.chunks_exact(Q::BYTES).zip(to.chunks_mut(Q::COLS / BLOCK)) {
-                for (b, halves) in blocks.iter_mut().enumerate() {
-                    for (half, to) in halves.iter_mut().enumerate().take(BLOCK / Q::Codes::GROUP) {
-                        let Scales { scale, offset } = Q::scales(s, unit, b, half);
-                        s.store_w(scale, &mut to[0]);
-                        s.store_w(offset, &mut to[1]);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Decodes some blocks of a chunk.
+/// Decodes some blocks of a row group.
 pub(super) struct Decode<'a> {
-    pub(super) chunk: &'a [u8],
-    /// Of the chunk.
-    pub(super) scales: &'a [BlockScales],
+    pub(super) group: &'a [u8],
     pub(super) blocks: Range<usize>,
     /// Their columns.
     pub(super) to: &'a mut [[f32; ROWS]],
 }
 
-/// [`Decode`] for a kind of lines.
-struct DecodeLines<'a, L>(Decode<'a>, Geometry, PhantomData<L>);
+/// [`Decode`] for an element type.
+struct DecodeKind<'a, K>(Decode<'a>, PhantomData<K>);
 
 /// Runs [`Decode`].
 #[inline(always)]
-pub(super) fn decode<S: Simd>(s: S, weights: &Weights<'_>, op: Decode<'_>) {
-    with_lines!(weights.dtype, L => s.run(DecodeLines::<L>(op, weights.geometry, PhantomData)));
+pub(super) fn decode<S: Simd>(s: S, dtype: DType, op: Decode<'_>) {
+    with_kind!(dtype, K => s.run(DecodeKind::<K>(op, PhantomData)));
 }
 
-impl<L: Lines> Op for DecodeLines<'_, L> {
+impl<K: Kind> Op for DecodeKind<'_, K> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self(Decode { chunk, scales, blocks, to }, geometry, _) = self;
-        for (b, to) in blocks.zip(to.as_chunks_mut::<BLOCK>().0) {
-            let (Some(lines), Some(scales)) = (geometry.lines::<L>(chunk, b), scales.get(b)) else { return };
-            let first = ByteScales::new(s, Scales::load(s, &scales[0]));
-            L::eight::<S, _, 0>(s, lines, first, &mut Keep(to));
-            L::eight::<S, _, 1>(s, lines, first, &mut Keep(to));
-            let second = if L::GROUP == 16 { ByteScales::new(s, Scales::load(s, &scales[1])) } else { first };
-            L::eight::<S, _, 2>(s, lines, second, &mut Keep(to));
-            L::eight::<S, _, 3>(s, lines, second, &mut Keep(to));
+        let Self(Decode { group, blocks, to }, _) = self;
+        for (block, to) in blocks.zip(to.as_chunks_mut::<BLOCK>().0) {
+            let (unit, b) = K::unit(group, block);
+            decode_block::<S, K, _>(s, unit, b, &mut Keep(to));
         }
     }
+}
+
+/// Hands the columns of a block of a unit to `sink`, in order.
+#[inline(always)]
+pub(super) fn decode_block<S: Simd, K: Kind, T: Sink<S>>(s: S, unit: &[u8], b: usize, sink: &mut T) {
+    let lines = K::lines(unit, b);
+    let first = ByteScales::new(s, K::unit_scales(s, unit, b, 0));
+    K::Lines::eight::<S, _, 0>(s, lines, first, sink);
+    K::Lines::eight::<S, _, 1>(s, lines, first, sink);
+    let second = if K::Lines::GROUP == 16 { ByteScales::new(s, K::unit_scales(s, unit, b, 1)) } else { first };
+    K::Lines::eight::<S, _, 2>(s, lines, second, sink);
+    K::Lines::eight::<S, _, 3>(s, lines, second, sink);
 }
 
 /// Keeps columns.

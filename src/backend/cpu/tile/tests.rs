@@ -37,15 +37,14 @@ impl Op for Whole<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self(weights, out) = self;
-        let mut scales = [NO_SCALES; CHUNK_BLOCKS];
-        let mut columns = [[0.0; ROWS]; CHUNK_BLOCKS * BLOCK];
-        for (index, out) in out.chunks_mut(CHUNK_BLOCKS * BLOCK).enumerate() {
-            let chunk = weights.chunk(weights.group(0), index * CHUNK_BLOCKS);
-            let blocks = out.len().div_ceil(BLOCK);
-            s.run(ReadScales { dtype: weights.dtype, chunks: &[chunk], blocks, to: &mut scales });
-            decode(s, &weights, Decode { chunk, scales: &scales, blocks: 0..blocks, to: &mut columns });
-            out.copy_from_slice(&columns[..out.len()]);
-        }
+        let mut columns = vec![[0.0; ROWS]; out.len().next_multiple_of(BLOCK)];
+        let blocks = 0..columns.len() / BLOCK;
+        // In two parts, which a superblock may lie in both of.
+        let half = blocks.end / 2;
+        let (first, second) = columns.split_at_mut(half * BLOCK);
+        decode(s, weights.dtype, Decode { group: weights.group(0), blocks: 0..half, to: first });
+        decode(s, weights.dtype, Decode { group: weights.group(0), blocks: half..blocks.end, to: second });
+        out.copy_from_slice(&columns[..out.len()]);
     }
 }
 
@@ -73,8 +72,7 @@ fn every_type_decodes_from_tiles_to_the_bits_of_the_truth() {
                 let mut memory = vec![0; len + 1];
                 pack(dtype, &split, &mut memory[1..]);
                 let mut got = vec![[9.0; ROWS]; cols];
-                let geometry = Geometry::of(dtype);
-                let weights = Weights { dtype, geometry, bytes: &memory[1..], group_bytes: len, rows: present, cols };
+                let weights = Weights { dtype, bytes: &memory[1..], group_bytes: len, rows: present, cols };
                 isa.run(Whole(weights, &mut got));
                 for r in 0..ROWS {
                     let mut exact = vec![0.0; cols];
@@ -101,20 +99,20 @@ fn tiles_take_no_more_than_a_few_hundredths_above_the_file() {
     }
 }
 
-/// The integer products of some columns of each block of a chunk with the same four numbers.
-struct Dots<'a, C>(&'a [u8], Geometry, [i8; 4], PhantomData<C>);
+/// The integer products of some columns of each block of 256 columns with the same four numbers.
+struct Dots<'a, Q>(&'a [u8], [i8; 4], PhantomData<Q>);
 
-impl<C: Codes> IntegerOp for Dots<'_, C> {
+impl<Q: Quant> IntegerOp for Dots<'_, Q> {
     type Output = [f32; ROWS];
 
     #[inline(always)]
     fn run<S: Integers>(self, s: S) -> [f32; ROWS] {
-        let Self(chunk, geometry, x, _) = self;
+        let Self(group, x, _) = self;
         let mut sum = s.zero_i();
-        for block in 0..CHUNK_BLOCKS {
-            let lines = geometry.lines::<C>(chunk, block).expect("a whole chunk");
-            for codes in codes::<S, C, 2>(s, lines) {
-                sum = if C::LARGEST <= 127 {
+        for block in 0..MOST_BLOCKS {
+            let (unit, b) = Q::unit(group, block);
+            for codes in codes::<S, Q::Codes, 2>(s, Q::lines(unit, b)) {
+                sum = if Q::Codes::LARGEST <= 127 {
                     s.dot(sum, codes, x)
                 } else {
                     s.dot_signed(sum, s.xor_c(codes, s.splat_c(0x80)), x)
@@ -128,7 +126,7 @@ impl<C: Codes> IntegerOp for Dots<'_, C> {
 }
 
 fn dots_are_exact<Q: Quant>(random: &mut Random) {
-    let units = CHUNK_BLOCKS * BLOCK / Q::COLS;
+    let units = MOST_BLOCKS * BLOCK / Q::COLS;
     let bytes: Vec<u8> = (0..ROWS * units * Q::FILE_BYTES).map(|_| random.next() as u8).collect();
     let split: Vec<&[u8]> = bytes.chunks(units * Q::FILE_BYTES).collect();
     let mut memory = vec![0; units * Q::BYTES];
@@ -152,7 +150,7 @@ fn dots_are_exact<Q: Quant>(random: &mut Random) {
             }
         }
         for isa in InstructionSet::ALL.iter().filter_map(|&set| Isa::new(set)) {
-            let got = isa.run_integers(Dots::<Q::Codes>(&memory, Geometry::of(Q::DTYPE), x, PhantomData));
+            let got = isa.run_integers(Dots::<Q>(&memory, x, PhantomData));
             assert_eq!(got, exact.map(|sum| sum as f32), "{isa:?} {x:?}");
         }
     }
