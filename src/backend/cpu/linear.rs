@@ -42,8 +42,8 @@ pub(super) const SCALE_BLOCKS: usize = 32;
 pub(super) const SCRATCH: usize = PANEL + SCALE_BLOCKS * size_of::<BlockScales>() / size_of::<f32>();
 /// Rows of `x` that a panel is used for before the next one is decoded: all row groups are gone through with them, while they stay in L2.
 const ROW_BLOCK: usize = 128;
-/// Most rows of `x` that weights are decoded in registers for.
-const FEW_ROWS: usize = 8;
+/// Most rows of `x` that weights are decoded in registers for, where the sums of four rows fit there beside a block's scales, and elsewhere.
+const FEW_ROWS: (usize, usize) = (8, 2);
 /// Row groups that are read together for one row of `x`: as many streams of memory.
 pub(super) const STREAMS: usize = 4;
 
@@ -217,7 +217,7 @@ impl Op for Product<'_> {
         if rows == 0 {
             return;
         }
-        if const { S::IN_REGISTERS } && rows <= FEW_ROWS {
+        if const { S::IN_REGISTERS } && rows <= few_rows::<S>() {
             if const { S::IN_REGISTERS } {
                 match rows {
                     1 => with_kind!(self.weights.dtype, K => s.run(OneRow::<K>(self, PhantomData))),
@@ -230,56 +230,77 @@ impl Op for Product<'_> {
     }
 }
 
-/// One row, weights decoded in registers: four row groups together, a quarter of the range apart, so that memory is read in four streams,
-/// each of them from its first byte to its last.
+/// One row, weights decoded in registers: several row groups together, far apart, so that memory is read in as many streams, each of
+/// them from its first byte to its last.
 struct OneRow<'a, K>(Product<'a>, PhantomData<K>);
 
 impl<K: Kind> Op for OneRow<'_, K> {
     type Output = ();
 
+    // As in `Product`: the constant is a block of its own.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        if const { S::STREAMS < STREAMS } {
+            if const { S::STREAMS < STREAMS } {
+                self.streams::<S, { STREAMS / 2 }>(s);
+            }
+        } else {
+            self.streams::<S, STREAMS>(s);
+        }
+    }
+}
+
+impl<K: Kind> OneRow<'_, K> {
+    #[inline(always)]
+    fn streams<S: Simd, const N: usize>(self, s: S) {
         let Product { x, weights, range, out, .. } = self.0;
-        let apart = range.len().div_ceil(STREAMS);
+        let apart = range.len().div_ceil(N);
         for at in range.start..range.start + apart {
-            let outputs = streams(at, apart, &range);
-            let mut sums = [s.splat_w(0.0); STREAMS];
-            let [u0, u1, u2, u3] = outputs.map(|group| weights.group(group).chunks_exact(K::UNIT_BYTES));
-            let units = u0.zip(u1).zip(u2.zip(u3));
-            for (((u0, u1), (u2, u3)), x) in units.zip(x.chunks(K::UNIT_BLOCKS * BLOCK)) {
+            let outputs = streams::<N>(at, apart, &range);
+            let mut sums = [s.splat_w(0.0); N];
+            let groups = outputs.map(|group| weights.group(group));
+            let units = weights.group_bytes / K::UNIT_BYTES;
+            for (index, x) in (0..units).zip(x.chunks(K::UNIT_BLOCKS * BLOCK)) {
+                let mut units: [&[u8]; N] = [&[]; N];
+                for n in 0..N {
+                    units[n] = &groups[n][index * K::UNIT_BYTES..][..K::UNIT_BYTES];
+                }
                 for b in 0..K::UNIT_BLOCKS {
                     let mut tail = [0.0; BLOCK];
                     let x = columns(x, b * BLOCK, &mut tail);
-                    sums = Streams::<K> { units: [u0, u1, u2, u3], b, x, kind: PhantomData }.add(s, sums);
+                    sums = Streams::<K, N> { units, b, x, kind: PhantomData }.add(s, sums);
                 }
             }
-            for (group, sums) in outputs.into_iter().zip(sums) {
+            for n in 0..N {
                 // SAFETY: these outputs belong to this operation.
-                unsafe { out.write(s, 0, group, sums, true) };
+                unsafe { out.write(s, 0, outputs[n], sums[n], true) };
             }
         }
     }
 }
 
-/// The row groups that are read together, a quarter of the range apart; the last one several times where there are fewer.
+/// The row groups that are read together, `apart` each from the next; the last one several times where there are fewer.
 #[inline(always)]
-pub(super) fn streams(at: usize, apart: usize, range: &Range<usize>) -> [usize; STREAMS] {
-    let last = range.end - 1;
-    [at.min(last), (at + apart).min(last), (at + 2 * apart).min(last), (at + 3 * apart).min(last)]
+pub(super) fn streams<const N: usize>(at: usize, apart: usize, range: &Range<usize>) -> [usize; N] {
+    let mut outputs = [range.end - 1; N];
+    for (n, output) in outputs.iter_mut().enumerate() {
+        *output = (at + n * apart).min(range.end - 1);
+    }
+    outputs
 }
 
 /// Block `b` of a unit of each stream, and what it meets.
-struct Streams<'a, K> {
-    units: [&'a [u8]; STREAMS],
+struct Streams<'a, K, const N: usize> {
+    units: [&'a [u8]; N],
     b: usize,
     x: &'a [f32; BLOCK],
     kind: PhantomData<K>,
 }
 
-impl<K: Kind> Streams<'_, K> {
+impl<K: Kind, const N: usize> Streams<'_, K, N> {
     /// Adds the products of the block, the streams in turn, so that the sum of one waits while the others work.
     #[inline(always)]
-    fn add<S: Simd>(&self, s: S, sums: [S::W; STREAMS]) -> [S::W; STREAMS] {
+    fn add<S: Simd>(&self, s: S, sums: [S::W; N]) -> [S::W; N] {
         let scales = self.byte_scales(s, 0);
         let sums = self.eight::<S, 0>(s, &scales, sums);
         let sums = self.eight::<S, 1>(s, &scales, sums);
@@ -289,31 +310,24 @@ impl<K: Kind> Streams<'_, K> {
     }
 
     #[inline(always)]
-    fn byte_scales<S: Simd>(&self, s: S, half: usize) -> [ByteScales<S>; STREAMS] {
-        let [u0, u1, u2, u3] = self.units;
-        [
-            ByteScales::new(s, K::unit_scales(s, u0, self.b, half)),
-            ByteScales::new(s, K::unit_scales(s, u1, self.b, half)),
-            ByteScales::new(s, K::unit_scales(s, u2, self.b, half)),
-            ByteScales::new(s, K::unit_scales(s, u3, self.b, half)),
-        ]
+    fn byte_scales<S: Simd>(&self, s: S, half: usize) -> [ByteScales<S>; N] {
+        let mut all = [ByteScales::new(s, K::unit_scales(s, self.units[0], self.b, half)); N];
+        for (scales, unit) in all.iter_mut().zip(self.units).skip(1) {
+            *scales = ByteScales::new(s, K::unit_scales(s, unit, self.b, half));
+        }
+        all
     }
 
-    /// Columns `8 I ..`. Written out: of a loop over the streams the compiler makes one, with the sums in memory.
+    /// Columns `8 I ..`.
     #[inline(always)]
-    fn eight<S: Simd, const I: usize>(
-        &self,
-        s: S,
-        scales: &[ByteScales<S>; STREAMS],
-        sums: [S::W; STREAMS],
-    ) -> [S::W; STREAMS] {
-        let [u0, u1, u2, u3] = self.units;
-        let [mut sum0, mut sum1, mut sum2, mut sum3] = sums;
-        K::Lines::eight::<S, _, I>(s, K::lines(u0, self.b), scales[0], &mut Dot(self.x, &mut sum0));
-        K::Lines::eight::<S, _, I>(s, K::lines(u1, self.b), scales[1], &mut Dot(self.x, &mut sum1));
-        K::Lines::eight::<S, _, I>(s, K::lines(u2, self.b), scales[2], &mut Dot(self.x, &mut sum2));
-        K::Lines::eight::<S, _, I>(s, K::lines(u3, self.b), scales[3], &mut Dot(self.x, &mut sum3));
-        [sum0, sum1, sum2, sum3]
+    fn eight<S: Simd, const I: usize>(&self, s: S, scales: &[ByteScales<S>; N], sums: [S::W; N]) -> [S::W; N] {
+        let mut out = sums;
+        for n in 0..N {
+            let mut dots = Dots { x: [self.x], sums: [out[n]] };
+            K::Lines::eight::<S, _, I>(s, K::lines(self.units[n], self.b), scales[n], &mut dots);
+            out[n] = dots.sums[0];
+        }
+        out
     }
 }
 
@@ -388,16 +402,6 @@ impl<S: Simd, const M: usize> Sink<S> for Dots<'_, S, M> {
         for m in 0..M {
             self.sums[m] = s.fma_w(weights, s.splat_w(self.x[m][k & (BLOCK - 1)]), self.sums[m]);
         }
-    }
-}
-
-/// Multiplies columns with a row of `x` and adds.
-struct Dot<'a, S: Simd>(&'a [f32; BLOCK], &'a mut S::W);
-
-impl<S: Simd> Sink<S> for Dot<'_, S> {
-    #[inline(always)]
-    fn column(&mut self, s: S, k: usize, weights: S::W) {
-        *self.1 = s.fma_w(weights, s.splat_w(self.0[k & (BLOCK - 1)]), *self.1);
     }
 }
 
@@ -477,6 +481,11 @@ impl Op for Tiles<'_> {
             };
         }
     }
+}
+
+/// Most rows of `x` that weights are decoded in registers for.
+const fn few_rows<S: Simd>() -> usize {
+    if S::TILE.0 >= 12 { FEW_ROWS.0 } else { FEW_ROWS.1 }
 }
 
 /// Row groups of a tile of so many rows: sums wait for each other where there are few.

@@ -176,7 +176,7 @@ impl<Q: Quant> IntegerOp for OneRow<'_, Q> {
         let RoundedProduct { x, weights, range, out, .. } = self.0;
         let apart = range.len().div_ceil(STREAMS);
         for at in range.start..range.start + apart {
-            let outputs = streams(at, apart, &range);
+            let outputs = streams::<STREAMS>(at, apart, &range);
             let [mut sum0, mut sum1, mut sum2, mut sum3] = [s.splat_w(0.0); STREAMS];
             let units = outputs.map(|group| weights.group(group).chunks_exact(Q::BYTES));
             let [u0, u1, u2, u3] = units;
