@@ -84,6 +84,11 @@ macro_rules! methods {
     () => {
         type V = __m256;
 
+        #[inline(always)]
+        fn prefetch<T>(self, at: *const T) {
+            self.narrow().prefetch(at);
+        }
+
         as_avx2! {
             splat(x: f32) -> __m256;
             load(from: &[f32; 8]) -> __m256;

@@ -433,6 +433,10 @@ macro_rules! methods {
             unsafe { aarch64::vst1q_u16(to.as_mut_ptr(), bits) };
         }
 
+        // The instruction is not in the stable part of the library yet.
+        #[inline(always)]
+        fn prefetch<T>(self, _: *const T) {}
+
         #[inline(always)]
         fn add(self, a: V, b: V) -> V {
             [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])]

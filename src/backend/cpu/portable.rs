@@ -253,6 +253,9 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn prefetch<T>(self, _: *const T) {}
+
+    #[inline(always)]
     fn add(self, a: V, b: V) -> V {
         zip(a, b, |a, b| a + b)
     }

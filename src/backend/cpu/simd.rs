@@ -113,6 +113,8 @@ pub(super) trait Simd: Wide {
     fn store(self, v: Self::V, to: &mut [f32; 8]);
     /// Writes the lanes as binary16, ties to even.
     fn store_f16(self, v: Self::V, to: &mut [u16; 8]);
+    /// Asks for the line of memory at an address, any address, to come into the second-level cache, where the instruction set has a way to.
+    fn prefetch<T>(self, at: *const T);
 
     /// `a + b`
     fn add(self, a: Self::V, b: Self::V) -> Self::V;

@@ -30,6 +30,8 @@ pub(super) struct Scores<'a, E, const R: usize, const N: usize> {
     pub(super) scores: &'a mut [[f32; SEGMENT]; R],
     /// Which of the segment they are.
     pub(super) blocks: [usize; N],
+    /// For each block, where as many elements begin that are wanted later.
+    pub(super) ahead: Option<[*const E; N]>,
 }
 
 impl<E: Element, const R: usize, const N: usize> Op for Scores<'_, E, R, N> {
@@ -44,6 +46,13 @@ impl<E: Element, const R: usize, const N: usize> Op for Scores<'_, E, R, N> {
         }
         let mut sums = [[s.splat_w(0.0); N]; R];
         for dim in 0..dims {
+            if let Some(ahead) = self.ahead
+                && begins_line::<E>(dim)
+            {
+                for n in 0..N {
+                    s.prefetch(ahead[n].wrapping_add(dim * SIDE));
+                }
+            }
             let mut key = [s.splat_w(0.0); N];
             for n in 0..N {
                 key[n] = E::load_w(s, &keys[n][dim]);
@@ -75,6 +84,8 @@ pub(super) struct Values<'a, E, const R: usize, const N: usize> {
     pub(super) strips: [usize; N],
     /// Positions of the segment.
     pub(super) positions: Range<usize>,
+    /// For each block, where elements begin that are wanted later, as many as its values and as far apart.
+    pub(super) ahead: Option<&'a [usize; BLOCKS]>,
     /// Taken further.
     pub(super) sums: &'a mut [[[f32; SIDE]; N]; R],
 }
@@ -99,6 +110,13 @@ impl<E: Element, const R: usize, const N: usize> Op for Values<'_, E, R, N> {
             let first = start.max(block * SIDE) - block * SIDE;
             let last = (end - block * SIDE).min(SIDE);
             for i in first..last {
+                if let Some(ahead) = self.ahead
+                    && begins_line::<E>(i)
+                {
+                    for n in 0..N {
+                        s.prefetch(self.elements.as_ptr().wrapping_add(ahead[block] + self.strips[n] + i * SIDE));
+                    }
+                }
                 let mut value = [s.splat_w(0.0); N];
                 for n in 0..N {
                     value[n] = E::load_w(s, &values[n][i]);
@@ -117,6 +135,15 @@ impl<E: Element, const R: usize, const N: usize> Op for Values<'_, E, R, N> {
             }
         }
     }
+}
+
+/// Bytes of a line of memory.
+const LINE_BYTES: usize = 64;
+
+/// Whether the `i`-th sixteen elements from the start of a line begin one.
+#[inline(always)]
+fn begins_line<E>(i: usize) -> bool {
+    (i * SIDE * size_of::<E>()).is_multiple_of(LINE_BYTES)
 }
 
 /// Softmax so far: the largest score and the sum of weights relative to it. The weighted values are elsewhere.

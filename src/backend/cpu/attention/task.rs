@@ -44,21 +44,26 @@ struct Segment {
     merges: [Merge; PAIRS],
     /// Where the weighted values go, in `out` or in the places.
     targets: [usize; PAIRS],
+    /// Where the keys and values of its blocks lie that anybody sees, when blocks are whole in their page.
+    keys: [usize; BLOCKS],
+    values: [usize; BLOCKS],
+    /// Where the keys of the next segment lie, where the task has one.
+    next: Option<[usize; BLOCKS]>,
 }
 
-/// Runs `$call` for each part of the queries of `$run`: 6, 4, 3, 2, or 1, with as many sums of sixteen lanes as registers hold and
-/// keep busy. A part has heads of one row, which see the same positions; where there is one head, it has several rows.
+/// Runs `$call` for each part of the queries of `$run`: 12 where there are 32 registers, 6, 4, 3, 2, or 1, with as many sums of sixteen
+/// lanes as registers hold and keep busy. A part goes over heads and rows, which may see different positions.
 macro_rules! parts {
     ($run:expr, $wide:expr, |$first:ident, $rows:ident, $sums:ident| $call:expr) => {
-        let (pairs, heads) = ($run.pairs(), $run.task.heads.len());
-        let whole = if heads > 1 { heads } else { pairs };
+        let pairs = $run.pairs();
         let mut $first = 0;
         while $first < pairs {
-            let left = whole - $first % whole;
+            let left = pairs - $first;
             // Known when it is compiled: of the other branch nothing is.
             if const { $wide } {
                 match left {
-                    6.. => parts!(6, 2, $first, $rows, $sums, $call),
+                    12.. => parts!(12, 2, $first, $rows, $sums, $call),
+                    6.. => parts!(6, 4, $first, $rows, $sums, $call),
                     4 => parts!(4, 4, $first, $rows, $sums, $call),
                     3 | 5 => parts!(3, 4, $first, $rows, $sums, $call),
                     2 => parts!(2, 4, $first, $rows, $sums, $call),
@@ -94,13 +99,21 @@ impl<E: Element> Op for Run<'_, E> {
         let (scores, gathered) = rest.split_at_mut(PAIRS * SEGMENT);
         let scores = scores.as_chunks_mut().0;
         let mut memory = Memory::<E> { queries, scores, gathered: bytemuck::cast_slice_mut(gathered) };
-        self.pack(memory.queries);
+        self.pack::<S>(memory.queries);
         let mut states = [State::NONE; PAIRS];
         for index in self.task.segments.clone() {
-            let mut segment =
-                Segment { index, seen: [const { 0..0 }; PAIRS], merges: [Merge::FRESH; PAIRS], targets: [0; PAIRS] };
+            let mut segment = Segment {
+                index,
+                seen: [const { 0..0 }; PAIRS],
+                merges: [Merge::FRESH; PAIRS],
+                targets: [0; PAIRS],
+                keys: [0; BLOCKS],
+                values: [0; BLOCKS],
+                next: None,
+            };
             let union = self.look(&mut segment);
             if !union.is_empty() {
+                self.find_blocks(&mut segment, &union);
                 self.scores(s, &segment, union.clone(), &mut memory);
                 self.soften(s, &mut segment, memory.scores, &mut states);
                 self.values(s, &segment, union, &mut memory);
@@ -143,9 +156,9 @@ impl<E: Element> Run<'_, E> {
     }
 
     /// Lays the queries of each part side by side.
-    fn pack(&self, packed: &mut [f32]) {
+    fn pack<S: Simd>(&self, packed: &mut [f32]) {
         let dim = self.attend.shape.head_dim;
-        parts!(self, false, |first, R, _N| {
+        parts!(self, S::TILE.1 > 1, |first, R, _N| {
             let part = packed[first * dim..][..R * dim].as_chunks_mut::<R>().0;
             for r in 0..R {
                 let (row, head) = self.pair(first + r);
@@ -175,7 +188,7 @@ impl<E: Element> Run<'_, E> {
         union
     }
 
-    /// The slots that hold positions of the segment: page by page, `(position in the segment, head of the page, slot)`.
+    /// Where a position lies: the head of its page, and its slot.
     fn slot(&self, position: usize) -> (usize, usize) {
         let layout = &self.attend.layout;
         let table = self.attend.spans[self.task.span].block_table;
@@ -188,20 +201,42 @@ impl<E: Element> Run<'_, E> {
         self.attend.layout.page_size_tokens.is_multiple_of(SIDE)
     }
 
+    /// Finds where whole blocks of the segment lie, and those of the next one.
+    ///
+    /// A page is too short for the processor to see what comes, and the next one may lie anywhere. So keys of a segment ask for its values,
+    /// and its values for the keys of the next one.
+    fn find_blocks(&self, segment: &mut Segment, union: &Range<usize>) {
+        if !self.whole_blocks() {
+            return;
+        }
+        let layout = &self.attend.layout;
+        let start = segment.index * SEGMENT;
+        for block in union.start / SIDE..union.end.div_ceil(SIDE) {
+            let (head, slot) = self.slot(start + block * SIDE);
+            segment.keys[block] = head + layout.key(slot).0;
+            segment.values[block] = head + layout.value(slot, 0).start;
+        }
+        let next = start + SEGMENT;
+        let sees = self.rows().iter().any(|row| row.position + 1 >= next + SEGMENT);
+        if segment.index + 1 < self.task.segments.end && sees {
+            segment.next = Some(core::array::from_fn(|block| {
+                let (head, slot) = self.slot(next + block * SIDE);
+                head + layout.key(slot).0
+            }));
+        }
+    }
+
     fn scores<S: Simd>(&self, s: S, segment: &Segment, union: Range<usize>, memory: &mut Memory<'_, E>) {
         let dim = self.attend.shape.head_dim;
         let start = segment.index * SEGMENT;
         let blocks = union.start / SIDE..union.end.div_ceil(SIDE);
         if self.whole_blocks() {
-            let mut at = [0; BLOCKS];
-            for block in blocks.clone() {
-                let (head, slot) = self.slot(start + block * SIDE);
-                at[block] = head + self.attend.layout.key(slot).0;
-            }
+            let elements = self.attend.elements;
             for first in blocks.clone().step_by(SCORE_BLOCKS) {
                 let some = first..blocks.end.min(first + SCORE_BLOCKS);
                 let Memory { queries, scores, .. } = memory;
-                self.score_blocks(s, segment, self.attend.elements, &at, some, queries, scores);
+                let keys = Keys { elements, at: &segment.keys, ahead: Some(&segment.values) };
+                self.score_blocks(s, segment, &keys, some, queries, scores);
             }
             return;
         }
@@ -216,19 +251,18 @@ impl<E: Element> Run<'_, E> {
                 }
             }
             let Memory { queries, scores, gathered } = memory;
-            self.score_blocks(s, segment, gathered, &[0; BLOCKS], block..block + 1, queries, scores);
+            let keys = Keys { elements: gathered, at: &[0; BLOCKS], ahead: None };
+            self.score_blocks(s, segment, &keys, block..block + 1, queries, scores);
         }
     }
 
     /// Scores of all queries with some blocks.
-    #[expect(clippy::too_many_arguments, reason = "one step of a loop nest, apart only for its length")]
     fn score_blocks<S: Simd>(
         &self,
         s: S,
         segment: &Segment,
-        keys: &[E],
-        at: &[usize; BLOCKS],
-        blocks: Range<usize>,
+        keys: &Keys<'_, E>,
+        group: Range<usize>,
         queries: &[f32],
         scores: &mut [[f32; SEGMENT]],
     ) {
@@ -236,14 +270,17 @@ impl<E: Element> Run<'_, E> {
         let scale = self.attend.shape.scale;
         parts!(self, S::TILE.1 > 1, |first, R, N| {
             let seen = union(&segment.seen[first..first + R]);
-            let blocks = intersect(&blocks, &(seen.start / SIDE..seen.end.div_ceil(SIDE)));
+            let blocks = intersect(&group, &(seen.start / SIDE..seen.end.div_ceil(SIDE)));
             let queries = queries[first * dim..][..R * dim].as_chunks::<R>().0;
             if let Some(scores) = scores[first..].first_chunk_mut::<R>() {
                 for block in blocks.clone().step_by(N) {
                     // Where there are fewer than `N` left, the last one is computed again.
                     let blocks: [_; N] = core::array::from_fn(|n| (block + n).min(blocks.end - 1));
-                    let keys = blocks.map(|block| keys[at[block]..][..dim * SIDE].as_chunks::<SIDE>().0);
-                    s.run(Scores { queries, keys, scale, scores: &mut *scores, blocks });
+                    // The first queries fetch for all.
+                    let ahead = keys.ahead.filter(|_| first == 0);
+                    let ahead = ahead.map(|at| blocks.map(|block| keys.elements.as_ptr().wrapping_add(at[block])));
+                    let keys = blocks.map(|block| keys.elements[keys.at[block]..][..dim * SIDE].as_chunks().0);
+                    s.run(Scores { queries, keys, scale, scores: &mut *scores, blocks, ahead });
                 }
             }
         });
@@ -276,14 +313,11 @@ impl<E: Element> Run<'_, E> {
         let start = segment.index * SEGMENT;
         let strips = if self.whole_blocks() { dim / SIDE } else { 0 };
         if strips > 0 {
-            let mut at = [0; BLOCKS];
-            for (block, at) in at.iter_mut().enumerate().take(seen.end.div_ceil(SIDE)).skip(seen.start / SIDE) {
-                let (head, slot) = self.slot(start + block * SIDE);
-                *at = head + layout.value(slot, 0).start;
-            }
             for first in (0..strips).step_by(STRIPS) {
                 let some = first..strips.min(first + STRIPS);
-                self.value_strips(s, segment, self.attend.elements, &at, layout.strip(), some, memory.scores);
+                let values =
+                    Strips { elements: self.attend.elements, at: &segment.values, stride: layout.strip(), whole: true };
+                self.value_strips(s, segment, &values, some, memory.scores);
             }
         }
         for strip in strips..dim.div_ceil(SIDE) {
@@ -294,28 +328,25 @@ impl<E: Element> Run<'_, E> {
                 memory.gathered[position * SIDE..][..value.len()].copy_from_slice(value);
             }
             let at = core::array::from_fn(|block| block * SIDE * SIDE);
-            self.value_strips(s, segment, memory.gathered, &at, 0, strip..strip + 1, memory.scores);
+            let values = Strips { elements: memory.gathered, at: &at, stride: 0, whole: false };
+            self.value_strips(s, segment, &values, strip..strip + 1, memory.scores);
         }
     }
 
     /// Weighted values of all queries, of some strips of dimensions.
-    #[expect(clippy::too_many_arguments, reason = "one step of a loop nest, apart only for its length")]
     fn value_strips<S: Simd>(
         &self,
         s: S,
         segment: &Segment,
-        elements: &[E],
-        at: &[usize; BLOCKS],
-        stride: usize,
+        values: &Strips<'_, E>,
         strips: Range<usize>,
         weights: &[[f32; SEGMENT]],
     ) {
-        let values = Strips { elements, at, stride };
         parts!(self, S::TILE.1 > 1, |first, R, N| {
             if let Some(weights) = weights[first..].first_chunk::<R>() {
                 for strip in strips.clone().step_by(N) {
                     let count = N.min(strips.end - strip);
-                    self.value_tile::<S, R, N>(s, segment, first, &values, strip..strip + count, weights);
+                    self.value_tile::<S, R, N>(s, segment, first, values, strip..strip + count, weights);
                 }
             }
         });
@@ -345,7 +376,8 @@ impl<E: Element> Run<'_, E> {
         }
         if !common.is_empty() {
             let (elements, blocks, positions) = (values.elements, values.at, common.clone());
-            s.run(Values { weights, elements, blocks, strips: offsets, positions, sums: &mut sums });
+            let ahead = segment.next.as_ref().filter(|_| first == 0 && values.whole);
+            s.run(Values { weights, elements, blocks, strips: offsets, positions, ahead, sums: &mut sums });
             for r in 0..R {
                 self.alone(s, values, &offsets, common.end..seen[r].end, &weights[r], &mut sums[r]);
             }
@@ -389,6 +421,7 @@ impl<E: Element> Run<'_, E> {
                 blocks: values.at,
                 strips: [strip],
                 positions: positions.clone(),
+                ahead: None,
                 sums: core::array::from_mut(core::array::from_mut(sums)),
             });
         }
@@ -444,6 +477,15 @@ impl<E: Element> Run<'_, E> {
     }
 }
 
+/// Keys of a segment.
+struct Keys<'a, E> {
+    elements: &'a [E],
+    /// Of each block of positions.
+    at: &'a [usize; BLOCKS],
+    /// Of each block, what is wanted when all scores are there.
+    ahead: Option<&'a [usize; BLOCKS]>,
+}
+
 /// Values of a segment.
 struct Strips<'a, E> {
     elements: &'a [E],
@@ -451,6 +493,8 @@ struct Strips<'a, E> {
     at: &'a [usize; BLOCKS],
     /// From strip to strip.
     stride: usize,
+    /// Whether they lie in the pages so; otherwise they are gathered.
+    whole: bool,
 }
 
 /// The positions that any of them sees.
