@@ -1,9 +1,9 @@
 //! Matrix products: `out[m][o] = sum_k x[m][k] * weight[o][k] (+ bias[o])`, over weights in tiles.
 //!
 //! ```text
-//! one row:    for each four row groups of weights, a quarter of the range apart:
+//! one row:    for each four row groups of weights (AVX2: two), a quarter of the range apart:
 //!               for each 8 columns: decode in registers, multiply with the row of x, add
-//! up to 8:    for each row group: the same with each row
+//! few rows:   for each row group, for each four rows of x: the same with each row
 //! more rows:  for each 128 rows of x (L2), for each few row groups, for each 128 columns: decode into a panel (L1)
 //!               for each tile of rows: its sums in registers over these columns, kept in the output in between
 //! ```

@@ -8,7 +8,7 @@
 //! threads        who runs tasks, own threads or the host's;  shared  where they write;  memory  aligned and zeroed
 //! ```
 //! A matrix is re-laid once, so that the lanes of a vector are outputs (`tile`). In exact arithmetic (`linear`) it is decoded to f32 in registers
-//! (one row of activations) or once per 128 rows into L1; in fast arithmetic (`rounded`) its codes are multiplied as integers.
+//! (few rows of activations) or once per 128 rows into L1; in fast arithmetic (`rounded`) its codes are multiplied as integers.
 //! Types that differ in their scales alone share that code; a product of decoded weights knows no type.
 //!
 //! # Invariants
