@@ -23,12 +23,14 @@ mod parts;
 mod tokens;
 
 use core::cell::RefCell;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 pub use self::parts::{SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
 use self::parts::{part_of, shape_of, whether, wrong};
 use super::driver::At;
+use super::errors::FirstError;
 use super::peers::{Exchange, HALF_BYTES};
 use super::{Buffer, CudaBackend, DeviceInfo};
 use crate::backend::{Arithmetic, BackendError, KvShape, Spread};
@@ -42,8 +44,8 @@ pub struct CudaGroup {
     host: RefCell<Vec<f32>>,
     /// Tokens of a device.
     tokens: RefCell<Vec<u8>>,
-    /// What went wrong between the devices.
-    failure: RefCell<Option<BackendError>>,
+    /// Of any device, or between them.
+    errors: Arc<FirstError>,
 }
 
 impl CudaGroup {
@@ -58,14 +60,16 @@ impl CudaGroup {
         if indices.is_empty() {
             return Err(BackendError::NoDevice { reason: "no device is named".to_owned() });
         }
-        let members = indices.iter().map(|&index| CudaBackend::new(index)).collect::<Result<Vec<_>, _>>()?;
+        let errors = Arc::default();
+        let member = |&index: &u32| CudaBackend::with_errors(index, &errors);
+        let members = indices.iter().map(member).collect::<Result<Vec<_>, _>>()?;
         for (at, member) in members.iter().enumerate() {
             let others = members.iter().enumerate().filter(|(other, _)| *other != at);
             others.into_iter().try_for_each(|(_, other)| member.driver().reach(other.driver()))?;
         }
         let exchange = RefCell::new(Exchange::new(&members, HALF_BYTES)?);
-        let (host, tokens, failure) = Default::default();
-        Ok(Self { members, exchange, host, tokens, failure })
+        let (host, tokens) = Default::default();
+        Ok(Self { members, exchange, host, tokens, errors })
     }
 
     /// The same backend with this arithmetic on all devices; a new one is exact.
@@ -102,25 +106,6 @@ impl CudaGroup {
 
     fn lead(&self) -> &CudaBackend {
         &self.members[0]
-    }
-
-    /// What went wrong before, on any device.
-    fn sound(&self) -> Result<(), BackendError> {
-        self.failure.borrow().as_ref().map_or(Ok(()), |failure| Err(failure.clone()))?;
-        self.members.iter().try_for_each(CudaBackend::sound)
-    }
-
-    /// As [`CudaBackend::attempt`].
-    fn attempt<T>(&self, operation: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
-        self.sound()?;
-        operation().inspect_err(|error| {
-            self.failure.borrow_mut().get_or_insert_with(|| error.clone());
-        })
-    }
-
-    /// As [`CudaBackend::run`].
-    fn run(&self, operation: impl FnOnce() -> Result<(), BackendError>) {
-        let _ = self.attempt(operation);
     }
 
     /// Whole rows on the first `count` devices.

@@ -8,7 +8,7 @@
 //! begun     picks that nobody waits for yet, and that feed the next step
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
 //! section   steps that come again: noted (program), brought over in one copy (arena), launched as a graph (graphs)
-//! driver    memory, copies, launches: the driver's library
+//! driver    memory, copies, launches: the driver's library;  errors  the first one, which stays
 //! group     several devices as one backend;  peers  what they tell each other
 //! ```
 //! Everything goes through one stream, in order; the host waits only where it reads and at the end of a step
@@ -32,6 +32,7 @@ mod arena;
 mod attend;
 mod begun;
 mod driver;
+mod errors;
 mod fast;
 mod graphs;
 mod group;
@@ -54,11 +55,13 @@ pub use probe::{DeviceInfo, device};
 
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
+use std::sync::Arc;
 
 use self::arena::{ARENA_BYTES, Arena};
 use self::attend::slots_bytes;
 use self::begun::BegunPicks;
 use self::driver::{At, Driver, Memory, Pinned};
+use self::errors::FirstError;
 use self::graphs::Graphs;
 use self::launch::{Launcher, PoolLayers, SEGMENT, SpanList, Weights};
 use self::requests::Requests;
@@ -112,8 +115,7 @@ pub struct CudaBackend {
     widest_input: Cell<usize>,
     /// Rows as fast products take them.
     rounded: RefCell<Memory>,
-    /// What went wrong first.
-    failure: RefCell<Option<BackendError>>,
+    errors: Arc<FirstError>,
 }
 
 /// A weight matrix, as its file has it.
@@ -176,6 +178,11 @@ impl CudaBackend {
     /// # Errors
     /// `NoDevice` with the reason, `OutOfMemory`, `Device`. Nothing is kept.
     pub fn new(index: u32) -> Result<Self, BackendError> {
+        Self::with_errors(index, &Arc::default())
+    }
+
+    /// As [`CudaBackend::new`], one of several whose first error is that of all.
+    fn with_errors(index: u32, errors: &Arc<FirstError>) -> Result<Self, BackendError> {
         let info = probe::device(index)?;
         let driver = Driver::open(index)?;
         Ok(Self {
@@ -195,7 +202,7 @@ impl CudaBackend {
             arithmetic: Arithmetic::Exact,
             widest_input: Cell::new(0),
             rounded: RefCell::new(driver.memory(0)?),
-            failure: RefCell::default(),
+            errors: errors.clone(),
             launcher: Launcher::new(driver),
             info,
         })
@@ -227,24 +234,6 @@ impl CudaBackend {
 
     fn driver(&self) -> &Driver {
         &self.launcher.driver
-    }
-
-    /// What went wrong before.
-    fn sound(&self) -> Result<(), BackendError> {
-        self.failure.borrow().as_ref().map_or(Ok(()), |failure| Err(failure.clone()))
-    }
-
-    /// Does what cannot be done again on a device that fails: the first error stays.
-    fn attempt<T>(&self, operation: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
-        self.sound()?;
-        operation().inspect_err(|error| {
-            self.failure.borrow_mut().get_or_insert_with(|| error.clone());
-        })
-    }
-
-    /// As [`CudaBackend::attempt`] for operations that answer nothing: [`Backend::health`] does.
-    fn run(&self, operation: impl FnOnce() -> Result<(), BackendError>) {
-        let _ = self.attempt(operation);
     }
 
     /// Numbers of rows as a list, each below `bound`.

@@ -36,26 +36,26 @@ impl Backend for CudaBackend {
 
     fn matrix(&self, tensor: &Tensor) -> Result<Matrix, BackendError> {
         check_tensor(tensor, "matrix")?;
-        self.sound()?;
+        self.errors.sound()?;
         self.launcher.prepare_type(tensor.dtype)?;
         if self.arithmetic == Arithmetic::Fast {
             self.launcher.prepare_fast(tensor.dtype, tensor.cols)?;
             self.make_ready(tensor.cols)?;
         }
         let memory = self.driver().memory(tensor.data.len())?;
-        self.attempt(|| self.driver().fill(&memory, tensor.data.as_slice()))?;
+        self.errors.attempt(|| self.driver().fill(&memory, tensor.data.as_slice()))?;
         tensor.data.release(0..tensor.data.len());
         Ok(Matrix { dtype: tensor.dtype, rows: tensor.rows, cols: tensor.cols, memory })
     }
 
     fn vector(&self, tensor: &Tensor) -> Result<Vector, BackendError> {
         check_tensor(tensor, "vector")?;
-        self.sound()?;
+        self.errors.sound()?;
         let mut values = vec![0.0_f32; tensor.rows * tensor.cols];
         let unsupported = |_| BackendError::UnsupportedTensor { operation: "vector" };
         dequantise_row(tensor.dtype, tensor.data.as_slice(), &mut values).map_err(unsupported)?;
         let memory = self.driver().memory(size_of_val(&values[..]))?;
-        self.attempt(|| self.driver().fill(&memory, bytemuck::cast_slice(&values)))?;
+        self.errors.attempt(|| self.driver().fill(&memory, bytemuck::cast_slice(&values)))?;
         Ok(Vector(memory))
     }
 
@@ -63,7 +63,7 @@ impl Backend for CudaBackend {
         if shape.head_dim > MOST_DIMS || !shape.head_dim.is_multiple_of(8) {
             return Err(BackendError::UnsupportedTensor { operation: "attention" });
         }
-        self.sound()?;
+        self.errors.sound()?;
         self.launcher.prepare()?;
         self.launcher.prepare_attention(self.arithmetic(), shape)?;
         let bytes = shape.page_bytes().and_then(|page| page.checked_mul(shape.pages as u64));
@@ -78,7 +78,7 @@ impl Backend for CudaBackend {
         }
         self.lists.borrow_mut().reserve(self.driver(), TABLE_WORDS + shape.pages)?;
         self.page_size_tokens.set(shape.page_size_tokens);
-        self.attempt(|| self.driver().zero(&memory))?;
+        self.errors.attempt(|| self.driver().zero(&memory))?;
         Ok(Pages { shape: *shape, memory })
     }
 
@@ -90,7 +90,7 @@ impl Backend for CudaBackend {
         let bytes = rows.checked_mul(buffer.width).and_then(|len| len.checked_mul(size_of::<f32>()));
         let bytes = bytes.ok_or(BackendError::OutOfMemory { bytes: u64::MAX })?;
         if bytes > buffer.memory.bytes() {
-            self.sound()?;
+            self.errors.sound()?;
             self.reserve_rounded(rows)?;
             let memory = self.driver().memory(bytes)?;
             self.forget_graphs()?;
@@ -106,7 +106,7 @@ impl Backend for CudaBackend {
         if tokens.is_empty() {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             inside(tokens.iter().all(|&token| (token as usize) < table.rows), "a token past the vocabulary")?;
             self.launcher.embed(out.values(), table.weights(), self.list(tokens)?, scale)
         });
@@ -114,7 +114,7 @@ impl Backend for CudaBackend {
 
     fn embed_picked(&self, table: &Matrix, rows: &[usize], scale: f32, out: &mut Buffer) {
         if !rows.is_empty() {
-            self.run(|| {
+            self.errors.run(|| {
                 let tokens = self.begun_tokens(rows, table.rows)?;
                 self.launcher.embed(out.values(), table.weights(), tokens, scale)
             });
@@ -123,26 +123,26 @@ impl Backend for CudaBackend {
 
     fn rms_norm(&self, x: &Buffer, weight: &Vector, epsilon: f32, out: &mut Buffer) {
         if x.rows > 0 {
-            self.run(|| self.launcher.rms_norm(out.values(), x.values(), weight.0.at(), epsilon));
+            self.errors.run(|| self.launcher.rms_norm(out.values(), x.values(), weight.0.at(), epsilon));
         }
     }
 
     fn add_rms_norm(&self, x: &mut Buffer, delta: &Buffer, weight: &Vector, epsilon: f32, out: &mut Buffer) {
         if x.rows > 0 {
             let (out, x, delta) = (out.values(), x.values(), delta.values());
-            self.run(|| self.launcher.add_rms_norm(out, x, delta, weight.0.at(), epsilon));
+            self.errors.run(|| self.launcher.add_rms_norm(out, x, delta, weight.0.at(), epsilon));
         }
     }
 
     fn rms_norm_in_place(&self, x: &mut Buffer, weight: &Vector, epsilon: f32) {
         if x.rows > 0 {
-            self.run(|| self.launcher.rms_norm(x.values(), x.values(), weight.0.at(), epsilon));
+            self.errors.run(|| self.launcher.rms_norm(x.values(), x.values(), weight.0.at(), epsilon));
         }
     }
 
     fn linear(&self, x: &Buffer, weight: &Matrix, bias: Option<&Vector>, out: &mut Buffer) {
         if x.rows > 0 {
-            self.run(|| self.product(x, weight, bias, out, &mut None));
+            self.errors.run(|| self.product(x, weight, bias, out, &mut None));
         }
     }
 
@@ -150,7 +150,7 @@ impl Backend for CudaBackend {
     fn linear_many(&self, x: &Buffer, products: &mut [Product<'_, Self>]) {
         if x.rows > 0 {
             let mut left = None;
-            self.run(|| {
+            self.errors.run(|| {
                 products
                     .iter_mut()
                     .try_for_each(|Product { weight, bias, out }| self.product(x, weight, *bias, out, &mut left))
@@ -162,7 +162,7 @@ impl Backend for CudaBackend {
         if out.rows == 0 || out.width == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             let mut host = self.host.borrow_mut();
             angles_of(table, spans, [out.rows, out.width], &mut host);
             self.fill(out.values().cast(), bytemuck::cast_slice(&host))
@@ -172,7 +172,7 @@ impl Backend for CudaBackend {
     fn rope(&self, x: &mut Buffer, head_dim: usize, pairing: RopePairing, angles: &Buffer) {
         if x.rows > 0 {
             let sizes = [x.rows, x.width / head_dim, head_dim, angles.width / 2];
-            self.run(|| self.launcher.rope(x.values(), angles.values(), sizes, pairing));
+            self.errors.run(|| self.launcher.rope(x.values(), angles.values(), sizes, pairing));
         }
     }
 
@@ -198,7 +198,7 @@ impl Backend for CudaBackend {
     }
 
     fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
-        self.attempt(|| {
+        self.errors.attempt(|| {
             let mut walk = self.lists.borrow_mut();
             match self.spans_in_arena(&mut walk, lists)? {
                 true => Ok(()),
@@ -216,7 +216,7 @@ impl Backend for CudaBackend {
             return;
         }
         let pool = pages.layers_from(layer);
-        self.run(|| self.launcher.kv_write(pool, keys.values(), values.values(), self.spans(spans)?));
+        self.errors.run(|| self.launcher.kv_write(pool, keys.values(), values.values(), self.spans(spans)?));
     }
 
     fn attention(
@@ -232,7 +232,7 @@ impl Backend for CudaBackend {
             return;
         }
         let (out, queries, pool) = (out.values(), queries.values(), pages.layers_from(layer));
-        self.run(|| {
+        self.errors.run(|| {
             let arithmetic = self.arithmetic();
             let attend = Attend { arithmetic, out, queries, pool, shape, list: self.spans(spans)? };
             self.launcher.attention(attend, self.scratch.borrow().at())
@@ -241,19 +241,19 @@ impl Backend for CudaBackend {
 
     fn gate(&self, gate: &mut Buffer, up: &Buffer, act: Gate) {
         if gate.rows > 0 {
-            self.run(|| self.launcher.gate(gate.values(), up.values(), act));
+            self.errors.run(|| self.launcher.gate(gate.values(), up.values(), act));
         }
     }
 
     fn add(&self, x: &mut Buffer, y: &Buffer) {
         if x.rows > 0 {
-            self.run(|| self.launcher.add(x.values(), y.values()));
+            self.errors.run(|| self.launcher.add(x.values(), y.values()));
         }
     }
 
     fn gather_rows(&self, x: &Buffer, rows: &[usize], out: &mut Buffer) {
         if !rows.is_empty() {
-            self.run(|| {
+            self.errors.run(|| {
                 let list = self.row_list(rows, x.rows)?;
                 self.launcher.gather_rows(out.values(), x.values(), list, x.width)
             });
@@ -267,7 +267,7 @@ impl Backend for CudaBackend {
         if rows.is_empty() || width == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             inside(rows.is_sorted_by(|a, b| a < b), "rows to keep ascend")?;
             let scratch: At<f32> = self.scratch.borrow().at();
             let at_once = scratch.len() / width;
@@ -284,7 +284,7 @@ impl Backend for CudaBackend {
 
     fn add_rows(&self, x: &mut Buffer, rows: &[usize], y: &Buffer) {
         if !rows.is_empty() {
-            self.run(|| {
+            self.errors.run(|| {
                 let list = self.row_list(rows, x.rows)?;
                 self.launcher.add_rows(x.values(), y.values(), list, x.width)
             });
@@ -309,20 +309,20 @@ impl Backend for CudaBackend {
     }
 
     fn begin_picks(&self, logits: &mut Buffer, requests: &[&SampleRequest<'_>]) -> Result<(), BackendError> {
-        self.attempt(|| self.launch_picks(logits, requests))
+        self.errors.attempt(|| self.launch_picks(logits, requests))
     }
 
     fn send_picks(&self) -> Result<(), BackendError> {
-        self.attempt(|| self.send_begun())
+        self.errors.attempt(|| self.send_begun())
     }
 
     fn take_picks(&self, requests: &[Option<&SampleRequest<'_>>], out: &mut [Picked]) -> Result<(), BackendError> {
-        self.attempt(|| self.end_begun(requests, out))
+        self.errors.attempt(|| self.end_begun(requests, out))
     }
 
     /// Rows are read and changed one after another; the changes stay on the host.
     fn each_row(&self, x: &mut Buffer, rows: &[usize], f: EachRow<'_>) -> Result<(), BackendError> {
-        self.attempt(|| {
+        self.errors.attempt(|| {
             let mut host = self.host.borrow_mut();
             host.resize(x.width, 0.0);
             for &row in rows {
@@ -335,17 +335,17 @@ impl Backend for CudaBackend {
 
     fn read(&self, x: &Buffer, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
         let from = x.values().from(first_row.saturating_mul(x.width)).cast();
-        self.attempt(|| self.read_back(from, bytemuck::cast_slice_mut(out)))
+        self.errors.attempt(|| self.read_back(from, bytemuck::cast_slice_mut(out)))
     }
 
     fn write(&self, x: &mut Buffer, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
         let to = x.values().from(first_row.saturating_mul(x.width)).cast();
-        self.attempt(|| self.fill(to, bytemuck::cast_slice(values)))
+        self.errors.attempt(|| self.fill(to, bytemuck::cast_slice(values)))
     }
 
     /// Waits for all that was launched: a device says only then what went wrong.
     fn health(&self) -> Result<(), BackendError> {
-        self.attempt(|| {
+        self.errors.attempt(|| {
             self.settle()?;
             self.driver().finish()
         })
@@ -355,7 +355,7 @@ impl Backend for CudaBackend {
         if copies.is_empty() {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             let last = pages.shape.pages;
             let exist = |&(from, to): &(u32, u32)| (from as usize) < last && (to as usize) < last;
             inside(copies.iter().all(exist), "a page past the pool")?;

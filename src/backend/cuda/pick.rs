@@ -73,7 +73,7 @@ impl CudaBackend {
         requests: &[Option<&SampleRequest<'_>>],
         out: &mut [Picked],
     ) -> Result<(), BackendError> {
-        self.attempt(|| self.pick_in_goes(logits, requests, out))
+        self.errors.attempt(|| self.pick_in_goes(logits, requests, out))
     }
 
     /// Rows of so many entries that the scratch has room to pick from at once.

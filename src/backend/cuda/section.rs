@@ -19,7 +19,7 @@ use crate::backend::{BackendError, Span};
 
 impl CudaBackend {
     pub(super) fn begin_section(&self, may_capture: bool) {
-        self.run(|| {
+        self.errors.run(|| {
             let mut graphs = self.graphs.borrow_mut();
             graphs.permit(may_capture);
             if graphs.is_of_use() {
@@ -33,9 +33,9 @@ impl CudaBackend {
 
     pub(super) fn end_section(&self) {
         if self.in_section.replace(false) {
-            self.run(|| self.settle());
+            self.errors.run(|| self.settle());
             self.launcher.program.end();
-            self.run(|| self.arena.borrow_mut().end(self.driver()));
+            self.errors.run(|| self.arena.borrow_mut().end(self.driver()));
         }
     }
 
@@ -56,7 +56,7 @@ impl CudaBackend {
 
     /// Forgets all graphs, as memory moves.
     pub(super) fn forget_graphs(&self) -> Result<(), BackendError> {
-        self.attempt(|| {
+        self.errors.attempt(|| {
             self.settle()?;
             self.driver().finish()
         })?;

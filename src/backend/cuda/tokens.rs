@@ -89,7 +89,7 @@ impl CudaBackend {
         if positions.is_empty() {
             return Ok(());
         }
-        self.attempt(|| {
+        self.errors.attempt(|| {
             let token = token_bytes(&pages.shape, encoding);
             check("tokens", token > 0 && payload == positions.len() * token)?;
             let scratch = self.scratch.borrow().at::<u8>();

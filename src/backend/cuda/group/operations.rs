@@ -49,21 +49,21 @@ impl Backend for CudaGroup {
     }
 
     fn matrix_in(&self, tensor: &Tensor, spread: Spread) -> Result<SpreadMatrix, BackendError> {
-        self.sound()?;
+        self.errors.sound()?;
         let load = |member: &CudaBackend, part: &Tensor| member.matrix(part);
         let (cut, parts) = spread_out(&self.members, "outputs of a matrix", (tensor, tensor.rows), spread, load)?;
         Ok(SpreadMatrix { cut, parts })
     }
 
     fn vector_in(&self, tensor: &Tensor, spread: Spread) -> Result<SpreadVector, BackendError> {
-        self.sound()?;
+        self.errors.sound()?;
         let load = |member: &CudaBackend, part: &Tensor| member.vector(part);
         let (_, parts) = spread_out(&self.members, "elements of a vector", (tensor, tensor.cols), spread, load)?;
         Ok(SpreadVector { parts })
     }
 
     fn pages(&self, shape: &KvShape) -> Result<SpreadPages, BackendError> {
-        self.sound()?;
+        self.errors.sound()?;
         let heads = Cut::new("key and value heads", shape.n_kv_heads, 1, self.count())?;
         let part = |(at, member): (usize, &CudaBackend)| member.pages(&shape_of(shape, at, self.count()));
         let parts = self.members.iter().enumerate().map(part).collect::<Result<_, _>>()?;
@@ -113,7 +113,7 @@ impl Backend for CudaGroup {
         if tokens.is_empty() {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             whether(!out.wholes.is_empty(), "embedded rows that have no place")?;
             let Some(cut) = table.cut else {
                 let each = self.members.iter().zip(&table.parts).zip(&mut out.wholes);
@@ -134,7 +134,7 @@ impl Backend for CudaGroup {
         if x.rows == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             whether(!out.wholes.is_empty(), "normed rows that have no place")?;
             let each = self.members.iter().zip(self.wholes(x)?).zip(&weight.parts).zip(&mut out.wholes);
             each.for_each(|(((member, x), weight), out)| member.rms_norm(x, weight, epsilon, out));
@@ -154,7 +154,7 @@ impl Backend for CudaGroup {
         if x.rows == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             whether(!out.wholes.is_empty(), "normed rows that have no place")?;
             self.wholes(x)?;
             let each = self.members.iter().zip(&mut x.wholes).zip(self.wholes(delta)?).zip(&weight.parts);
@@ -172,7 +172,7 @@ impl Backend for CudaGroup {
         if x.rows == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             let group = weight.parts.first().map_or(0, Vector::len);
             let by_heads = x.has_parts.get() && x.unit().is_some_and(|unit| group > 0 && unit.is_multiple_of(group));
             if !by_heads {
@@ -198,7 +198,7 @@ impl Backend for CudaGroup {
         if x.rows == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             let inputs = self.wholes(x)?;
             products.iter().try_for_each(|product| self.writes(product.weight, product.out))?;
             for (at, (member, x)) in self.members.iter().zip(inputs).enumerate() {
@@ -218,7 +218,7 @@ impl Backend for CudaGroup {
         if out.rows == 0 || out.width == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             let mut host = self.host.borrow_mut();
             angles_of(table, spans, [out.rows, out.width], &mut host);
             let mut each = self.members.iter().zip(&mut out.wholes);
@@ -232,7 +232,7 @@ impl Backend for CudaGroup {
         if x.rows == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             whether(x.has_parts.get(), "heads that nobody has written")?;
             let each = self.members.iter().zip(&mut x.parts).zip(self.wholes(angles)?);
             each.for_each(|((member, x), angles)| member.rope(x, head_dim, pairing, angles));
@@ -247,7 +247,7 @@ impl Backend for CudaGroup {
     }
 
     fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
-        self.attempt(|| self.members.iter().try_for_each(|member| member.pass_begin(lists)))
+        self.errors.attempt(|| self.members.iter().try_for_each(|member| member.pass_begin(lists)))
     }
 
     fn pass_end(&self) {
@@ -265,7 +265,7 @@ impl Backend for CudaGroup {
         if spans.iter().all(|span| span.rows == 0) {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             whether(keys.has_parts.get() && values.has_parts.get(), "keys that nobody has written")?;
             let each = self.members.iter().zip(&mut pages.parts).zip(&keys.parts).zip(&values.parts);
             each.for_each(|(((member, pages), keys), values)| member.kv_write(pages, layer, keys, values, spans));
@@ -285,7 +285,7 @@ impl Backend for CudaGroup {
         if spans.iter().all(|span| span.rows == 0) {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             whether(queries.has_parts.get(), "queries that nobody has written")?;
             whether(shape.n_kv_heads == pages.shape.n_kv_heads, "attention over other heads than the pool's")?;
             let each = self.members.iter().zip(&pages.parts).zip(&queries.parts).zip(&mut out.parts);
@@ -305,7 +305,7 @@ impl Backend for CudaGroup {
         if gate.rows == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             whether(gate.is_like(up), "two factors that are cut otherwise")?;
             let each = self.members.iter().zip(&mut gate.parts).zip(&up.parts);
             each.for_each(|((member, gate), up)| member.gate(gate, up, act));
@@ -318,7 +318,7 @@ impl Backend for CudaGroup {
         if x.rows == 0 {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             self.wholes(x)?;
             let each = self.members.iter().zip(&mut x.wholes).zip(self.wholes(y)?);
             each.for_each(|((member, x), y)| member.add(x, y));
@@ -331,7 +331,7 @@ impl Backend for CudaGroup {
         if rows.is_empty() {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             whether(!out.wholes.is_empty(), "gathered rows that have no place")?;
             let each = self.members.iter().zip(self.wholes(x)?).zip(&mut out.wholes);
             each.for_each(|((member, x), out)| member.gather_rows(x, rows, out));
@@ -347,7 +347,7 @@ impl Backend for CudaGroup {
         for (forms, held) in [(&mut x.parts, usize::MAX * usize::from(has_parts)), (&mut x.wholes, has_wholes)] {
             for (at, (form, member)) in forms.iter_mut().zip(&self.members).enumerate() {
                 if at < held && !is_empty {
-                    self.run(|| {
+                    self.errors.run(|| {
                         member.keep_rows(form, rows);
                         Ok(())
                     });
@@ -362,7 +362,7 @@ impl Backend for CudaGroup {
         if rows.is_empty() {
             return;
         }
-        self.run(|| {
+        self.errors.run(|| {
             whether(x.is_like(y), "two sums that are cut otherwise")?;
             let each = self.members.iter().zip(&mut x.parts).zip(&y.parts);
             each.for_each(|((member, x), y)| member.add_rows(x, rows, y));
@@ -378,7 +378,7 @@ impl Backend for CudaGroup {
         requests: &[Option<&SampleRequest<'_>>],
         out: &mut [Picked],
     ) -> Result<(), BackendError> {
-        self.attempt(|| {
+        self.errors.attempt(|| {
             let whole = self.collected(logits, 1)?;
             self.lead().pick(&whole[0], requests, out)
         })
@@ -386,7 +386,7 @@ impl Backend for CudaGroup {
 
     /// Rows are read and changed one after another; the changes stay on the host.
     fn each_row(&self, x: &mut SpreadBuffer, rows: &[usize], f: EachRow<'_>) -> Result<(), BackendError> {
-        self.attempt(|| {
+        self.errors.attempt(|| {
             let mut host = core::mem::take(&mut *self.host.borrow_mut());
             host.resize(x.width, 0.0);
             let outcome = rows.iter().try_for_each(|&row| {
@@ -403,11 +403,11 @@ impl Backend for CudaGroup {
         if out.is_empty() {
             return Ok(());
         }
-        self.attempt(|| self.lead().read(&self.collected(x, 1)?[0], first_row, out))
+        self.errors.attempt(|| self.lead().read(&self.collected(x, 1)?[0], first_row, out))
     }
 
     fn write(&self, x: &mut SpreadBuffer, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
-        self.attempt(|| {
+        self.errors.attempt(|| {
             // Some rows are written, others may be there.
             if x.has_parts.get() {
                 self.wholes(x)?;
@@ -419,19 +419,16 @@ impl Backend for CudaGroup {
         })
     }
 
-    /// Waits for all devices.
+    /// Waits for all devices, also for those behind one that failed.
     fn health(&self) -> Result<(), BackendError> {
-        self.attempt(|| {
-            let mut first = Ok(());
-            for member in &self.members {
-                first = first.and(member.health());
-            }
-            first
+        self.errors.attempt(|| {
+            let finished = self.members.iter().map(|member| member.driver().finish());
+            finished.fold(Ok(()), Result::and)
         })
     }
 
     fn copy_pages(&self, pages: &mut SpreadPages, copies: &[(u32, u32)]) {
-        self.run(|| {
+        self.errors.run(|| {
             let each = self.members.iter().zip(&mut pages.parts);
             each.for_each(|(member, pages)| member.copy_pages(pages, copies));
             Ok(())
@@ -466,7 +463,7 @@ impl Backend for CudaGroup {
         encoding: Encoding,
         out: &mut [u8],
     ) -> Result<bool, BackendError> {
-        self.attempt(|| {
+        self.errors.attempt(|| {
             let mut own = self.tokens.borrow_mut();
             for (at, (member, part)) in self.members.iter().zip(&pages.parts).enumerate() {
                 let heads = Heads::new(pages, at, encoding);
@@ -488,7 +485,7 @@ impl Backend for CudaGroup {
         encoding: Encoding,
         bytes: &[u8],
     ) -> Result<bool, BackendError> {
-        self.attempt(|| {
+        self.errors.attempt(|| {
             let mut own = self.tokens.borrow_mut();
             for (at, member) in self.members.iter().enumerate() {
                 let heads = Heads::new(pages, at, encoding);
