@@ -9,6 +9,8 @@
 mod ahead;
 #[path = "common/cuda_device.rs"]
 mod cuda_device;
+#[path = "cuda_engine/current.rs"]
+mod current;
 #[path = "common/gguf.rs"]
 mod gguf;
 #[path = "cuda_engine/graphs.rs"]

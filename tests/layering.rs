@@ -200,6 +200,7 @@ const FENCE: &[&str] = &[
     "backend/cuda/arena.rs",
     "backend/cuda/attend.rs",
     "backend/cuda/begun.rs",
+    "backend/cuda/current.rs",
     "backend/cuda/driver.rs",
     "backend/cuda/fast.rs",
     "backend/cuda/graphs.rs",

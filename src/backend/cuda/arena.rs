@@ -11,9 +11,7 @@
 //! # Limits
 //! [`ARENA_BYTES`] a section. Where more is wanted, [`Arena::place`] has none, and the section goes on without a graph.
 
-use cudarc::driver::CudaEvent;
-
-use super::driver::{At, Driver, Memory, Pinned};
+use super::driver::{At, Driver, Event, Memory, Pinned};
 use crate::backend::BackendError;
 
 /// Bytes of a half: block tables of 64 sequences of 64,000 tokens, masks of as many rows over 256,000 tokens, and some room.
@@ -24,7 +22,7 @@ const ALIGNMENT_BYTES: usize = 16;
 struct Half {
     pinned: Pinned,
     /// Behind all copies of the half's last section.
-    left: CudaEvent,
+    left: Event,
     was_left: bool,
 }
 

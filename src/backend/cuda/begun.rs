@@ -14,10 +14,9 @@
 //! # Limits
 //! As many rows as a walk has ([`BegunPicks::reserve`]).
 
-use cudarc::driver::CudaEvent;
 use smallvec::SmallVec;
 
-use super::driver::{At, Driver, Memory, Pinned};
+use super::driver::{At, Driver, Event, Memory, Pinned};
 use super::pick::{ROW_WORDS, Results};
 use super::requests::serves;
 use super::{Buffer, CudaBackend, inside};
@@ -39,7 +38,7 @@ struct Go {
 struct Half {
     pinned: Pinned,
     /// Behind the copy.
-    sent: CudaEvent,
+    sent: Event,
     goes: SmallVec<[Go; 4]>,
     /// Entries of its rows of logits: tokens are below it.
     vocab: usize,

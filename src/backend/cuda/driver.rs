@@ -2,6 +2,7 @@
 //! the look whether it is there ([`super::probe`]).
 //!
 //! # Invariants
+//! - The caller's context is current again behind every call ([`super::current`]).
 //! - All work of a [`Driver`] goes through one stream of its own, in order. Event tracking of the binding is off (P-1): what orders
 //!   streams is written here, namely that memory is freed only when the device has nothing to do, and [`Driver::join`].
 //! - A [`Memory`] is freed exactly once, by its owner; [`At`] is a place in one and holds nothing.
@@ -15,7 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaStream, DriverError, result, sys};
+use cudarc::nvrtc::Ptx;
 
+use super::current::{Entered, Own};
 use crate::backend::BackendError;
 
 /// What the driver says of an error.
@@ -40,6 +43,13 @@ static CAPTURE: Mutex<()> = Mutex::new(());
 fn no_capture() -> MutexGuard<'static, ()> {
     CAPTURE.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// A context, held.
+type Context = Own<Arc<CudaContext>>;
+/// A place in the order of a stream's work.
+pub(super) type Event = Own<CudaEvent>;
+/// A kernel of a module, held with it.
+pub(super) type Function = Own<CudaFunction>;
 
 /// Types of which kernels read and write arrays.
 pub(super) trait Element: bytemuck::Pod {}
@@ -106,7 +116,7 @@ const TRIES: usize = 1000;
 fn is_idle(context: &CudaContext) -> bool {
     (0..TRIES).any(|_| {
         let no_other = no_capture();
-        let waited = context.bind_to_thread().and_then(|()| result::ctx::synchronize());
+        let waited = Entered::enter(context).and_then(|_entered| result::ctx::synchronize());
         drop(no_other);
         let captures = waited.is_err_and(|error| error.0 == sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         if captures {
@@ -122,7 +132,7 @@ pub(super) struct Memory {
     /// 0 for no bytes.
     address: u64,
     bytes: usize,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 impl Memory {
@@ -145,6 +155,7 @@ impl Drop for Memory {
         if !is_idle(&self.context) {
             return;
         }
+        let _entered = Entered::enter(&self.context);
         // SAFETY: the address is that of an allocation of this context, which nobody else frees; no stream uses it, by the check, or none will
         // ever run again.
         let freed = unsafe { result::free_sync(self.address) };
@@ -158,7 +169,7 @@ impl Drop for Memory {
 pub(super) struct Pinned {
     start: *mut u8,
     bytes: usize,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 // SAFETY: it owns its memory, which is no thread's own.
@@ -190,6 +201,7 @@ impl Drop for Pinned {
         if !is_idle(&self.context) {
             return;
         }
+        let _entered = Entered::enter(&self.context);
         // SAFETY: it came from the driver and nobody else frees it; no copy is under way, by the check.
         let freed = unsafe { result::free_host(self.start.cast()) };
         let _ = freed;
@@ -197,7 +209,7 @@ impl Drop for Pinned {
 }
 
 /// Work of a stream that was captured, to be launched as often as one likes.
-pub(super) struct Graph(CudaGraph);
+pub(super) struct Graph(Own<CudaGraph>);
 
 // SAFETY: its handles are no thread's own, and it is not `Sync`: one thread at a time uses it.
 unsafe impl Send for Graph {}
@@ -205,27 +217,37 @@ unsafe impl Send for Graph {}
 /// A device and the stream that this backend's work goes through.
 #[derive(Debug)]
 pub(super) struct Driver {
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    context: Context,
+    stream: Own<Arc<CudaStream>>,
 }
 
 impl Driver {
     /// Device number `index`, which must be there.
     pub(super) fn open(index: u32) -> Result<Self, BackendError> {
+        let _entered = Entered::nothing();
         let context = CudaContext::new(index as usize).map_err(|error| failed("opening the device", error))?;
         // SAFETY: with it off, ordering between streams is the caller's. There is one stream; weights are complete before anybody else gets
         // them (`Driver::fill` waits), and memory is freed when all streams are done.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().map_err(|error| failed("making a stream", error))?;
-        Ok(Self { context, stream })
+        let stream = context.new_stream().map_err(|error| refused(error, 0, "making a stream"))?;
+        Ok(Self { context: Own::new(context), stream: Own::new(stream) })
     }
 
-    pub(super) fn context(&self) -> &Arc<CudaContext> {
-        &self.context
+    fn enter(&self) -> Result<Entered, BackendError> {
+        Entered::enter(&self.context).map_err(|error| failed("taking up the device", error))
     }
 
-    fn bind(&self) -> Result<(), BackendError> {
-        self.context.bind_to_thread().map_err(|error| failed("taking up the device", error))
+    /// The kernels of these names out of a text, which the driver compiles.
+    pub(super) fn compile<'n>(
+        &self,
+        file: &str,
+        text: &'static str,
+        names: impl Iterator<Item = &'n str>,
+    ) -> Result<Vec<Function>, BackendError> {
+        let _entered = self.enter()?;
+        let refused = |error| refused(error, text.len(), &format!("compiling {file}.ptx"));
+        let module = Own::new(self.context.load_module(Ptx::from_src(text)).map_err(refused)?);
+        names.map(|name| module.load_function(name).map(Own::new).map_err(refused)).collect()
     }
 
     /// No memory.
@@ -235,7 +257,7 @@ impl Driver {
 
     /// Memory that nobody has written.
     pub(super) fn memory(&self, bytes: usize) -> Result<Memory, BackendError> {
-        self.bind()?;
+        let _entered = self.enter()?;
         let address = match bytes {
             0 => 0,
             // SAFETY: the context is current; whoever reads the memory writes it before, as each operation says.
@@ -246,7 +268,7 @@ impl Driver {
 
     /// Memory of the host for copies; zeroed.
     pub(super) fn pinned(&self, bytes: usize) -> Result<Pinned, BackendError> {
-        self.bind()?;
+        let _entered = self.enter()?;
         // No flags: write-combined memory is slow to read (P-3).
         // SAFETY: the context is current.
         let start = unsafe { result::malloc_host(bytes.max(1), 0) };
@@ -256,22 +278,26 @@ impl Driver {
         Ok(Pinned { start, bytes, context: self.context.clone() })
     }
 
-    pub(super) fn event(&self) -> Result<CudaEvent, BackendError> {
-        self.context.new_event(None).map_err(|error| failed("making an event", error))
+    pub(super) fn event(&self) -> Result<Event, BackendError> {
+        let _entered = self.enter()?;
+        self.context.new_event(None).map(Own::new).map_err(|error| refused(error, 0, "making an event"))
     }
 
     /// Notes how far the stream's work goes.
-    pub(super) fn note(&self, event: &CudaEvent) -> Result<(), BackendError> {
+    pub(super) fn note(&self, event: &Event) -> Result<(), BackendError> {
+        let _entered = self.enter()?;
         event.record(&self.stream).map_err(|error| failed("noting an event", error))
     }
 
     /// Waits until the work before an event is done.
-    pub(super) fn wait_for(&self, event: &CudaEvent) -> Result<(), BackendError> {
+    pub(super) fn wait_for(&self, event: &Event) -> Result<(), BackendError> {
+        let _entered = self.enter()?;
         event.synchronize().map_err(|error| failed("waiting for the device", error))
     }
 
     /// Has the work that comes next wait for the work before an event, of whichever device. The host does not wait.
-    pub(super) fn join(&self, event: &CudaEvent) -> Result<(), BackendError> {
+    pub(super) fn join(&self, event: &Event) -> Result<(), BackendError> {
+        let _entered = self.enter()?;
         self.stream.wait(event).map_err(|error| failed("joining a stream", error))
     }
 
@@ -286,7 +312,7 @@ impl Driver {
         if can == 0 {
             return Ok(());
         }
-        self.bind()?;
+        let _entered = self.enter()?;
         // SAFETY: this context is current and the other one lives.
         match unsafe { sys::cuCtxEnablePeerAccess(other.context.cu_ctx(), 0) }.result() {
             Err(error) if goes_without_reaching(error) => Ok(()),
@@ -303,7 +329,7 @@ impl Driver {
             return Ok(());
         }
         check(from.len <= to.len, "copying between devices")?;
-        self.bind()?;
+        let _entered = self.enter()?;
         let (target, source) = (other.context.cu_ctx(), self.context.cu_ctx());
         let (bytes, stream) = (from.len * size_of::<f32>(), self.stream.cu_stream());
         // SAFETY: both places have so many bytes, by the check; the rest as the caller promises.
@@ -313,6 +339,7 @@ impl Driver {
 
     /// Waits until all work is done.
     pub(super) fn finish(&self) -> Result<(), BackendError> {
+        let _entered = self.enter()?;
         self.stream.synchronize().map_err(|error| failed("waiting for the device", error))
     }
 
@@ -321,7 +348,7 @@ impl Driver {
         if to.bytes == 0 {
             return Ok(());
         }
-        self.bind()?;
+        let _entered = self.enter()?;
         // SAFETY: the allocation has this many bytes.
         let zeroed = unsafe { result::memset_d8_async(to.address, 0, to.bytes, self.stream.cu_stream()) };
         zeroed.map_err(|error| failed("zeroing memory", error))
@@ -333,7 +360,7 @@ impl Driver {
             return Ok(());
         }
         check(bytes.len() <= to.bytes, "filling memory")?;
-        self.bind()?;
+        let _entered = self.enter()?;
         // SAFETY: the allocation has room, by the check; the bytes live until the copy is done, by `finish` below.
         let copied = unsafe { result::memcpy_htod_async(to.address, bytes, self.stream.cu_stream()) };
         let finished = self.finish();
@@ -359,7 +386,7 @@ impl Driver {
             bytes <= to.len && from.checked_add(bytes).is_some_and(|end| end <= source.bytes),
             "copying to the device",
         )?;
-        self.bind()?;
+        let _entered = self.enter()?;
         // SAFETY: inside of the pinned memory, by the check.
         let start = unsafe { source.start.add(from) };
         // SAFETY: these bytes are part of the pinned memory, by the check, and nobody writes them meanwhile, as the caller promises.
@@ -380,7 +407,7 @@ impl Driver {
             return Ok(&[]);
         }
         check(bytes <= to.bytes && bytes <= from.len, "copying from the device")?;
-        self.bind()?;
+        let _entered = self.enter()?;
         // SAFETY: the memory is this long, by the check, and borrowed for this copy alone: callers wait for each of theirs, as this does.
         let part = unsafe { core::slice::from_raw_parts_mut(to.start, bytes) };
         // SAFETY: the source has so many bytes, by the check; the target stays until the copy is done, by `finish` below.
@@ -401,7 +428,7 @@ impl Driver {
             return Ok(());
         }
         check(bytes <= to.bytes && bytes <= from.len, "copying from the device")?;
-        self.bind()?;
+        let _entered = self.enter()?;
         // SAFETY: the memory is this long, by the check, and nobody else's until the copy is done, as the caller promises.
         let part = unsafe { core::slice::from_raw_parts_mut(to.start, bytes) };
         // SAFETY: the source has so many bytes, by the check; the target is freed only when the device is idle, and left alone until then, as the
@@ -416,7 +443,7 @@ impl Driver {
             return Ok(());
         }
         check(bytes <= to.len && bytes <= from.len, "copying on the device")?;
-        self.bind()?;
+        let _entered = self.enter()?;
         // SAFETY: both places have so many bytes, by the check.
         let copied = unsafe { result::memcpy_dtod_async(to.address, from.address, bytes, self.stream.cu_stream()) };
         copied.map_err(|error| failed("copying on the device", error))
@@ -430,6 +457,7 @@ impl Driver {
     pub(super) fn capture(&self, work: impl FnOnce() -> Result<(), BackendError>) -> Result<Graph, BackendError> {
         // Other threads go on with other streams of the device meanwhile, but for waits for all of them.
         let _no_other = no_capture();
+        let _entered = self.enter()?;
         let begun = self.stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
         begun.map_err(|error| failed("beginning a capture", error))?;
         let worked = work();
@@ -437,11 +465,15 @@ impl Driver {
         let ended = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
         worked?;
         let nothing = || BackendError::Device { reason: "a capture gave no graph".to_owned() };
-        ended.map_err(|error| failed("ending a capture", error))?.map(Graph).ok_or_else(nothing)
+        ended
+            .map_err(|error| failed("ending a capture", error))?
+            .map(|graph| Graph(Own::new(graph)))
+            .ok_or_else(nothing)
     }
 
     /// Launches a graph, in stream order. What its work reads and writes is live, as for the launches that were captured.
     pub(super) fn replay(&self, graph: &Graph) -> Result<(), BackendError> {
+        let _entered = self.enter()?;
         graph.0.launch().map_err(|error| failed("launching a graph", error))
     }
 
@@ -452,12 +484,12 @@ impl Driver {
     /// - What the kernel reads and writes with them and this grid lies in live memory, and nobody else writes it meanwhile.
     pub(super) unsafe fn launch(
         &self,
-        function: &CudaFunction,
+        function: &Function,
         grid: [u32; 3],
         threads: u32,
         parameters: &mut [*mut c_void],
     ) -> Result<(), DriverError> {
-        self.context.bind_to_thread()?;
+        let _entered = Entered::enter(&self.context)?;
         let (function, stream): (sys::CUfunction, sys::CUstream) = (function.cu_function(), self.stream.cu_stream());
         // SAFETY: the function belongs to a module of this context, which lives as long as `function`; the rest as the caller promises.
         unsafe { result::launch_kernel(function, grid.into(), (threads, 1, 1), 0, stream, parameters) }

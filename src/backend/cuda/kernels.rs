@@ -6,10 +6,7 @@
 
 use std::collections::HashMap;
 
-use cudarc::driver::CudaFunction;
-use cudarc::nvrtc::Ptx;
-
-use super::driver::{Driver, failed};
+use super::driver::{Driver, Function};
 use crate::backend::BackendError;
 
 /// A file of kernels.
@@ -70,7 +67,7 @@ struct Declaration {
 
 /// A kernel that is ready to be launched.
 pub(super) struct Kernel {
-    pub(super) function: CudaFunction,
+    pub(super) function: Function,
     pub(super) parameters: Vec<Kind>,
     /// Threads of a block.
     pub(super) threads: u32,
@@ -93,11 +90,8 @@ impl Kernels {
 
     fn load(&mut self, driver: &Driver, name: &'static str) -> Result<(), BackendError> {
         let source = source_of(name).ok_or_else(|| missing(name))?;
-        let what = |error| failed(&format!("compiling {}.ptx", source.name), error);
-        let module = driver.context().load_module(Ptx::from_src(source.text)).map_err(what)?;
-        for (entry, declaration) in declarations(source.text) {
-            let function = module.load_function(entry).map_err(|error| failed(entry, error))?;
-            let Declaration { parameters, threads } = declaration;
+        let functions = driver.compile(source.name, source.text, declarations(source.text).map(|(entry, _)| entry))?;
+        for ((entry, Declaration { parameters, threads }), function) in declarations(source.text).zip(functions) {
             self.loaded.insert(entry, Kernel { function, parameters, threads });
         }
         Ok(())

@@ -8,7 +8,7 @@
 //! begun     picks that nobody waits for yet, and that feed the next step
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
 //! section   steps that come again: noted (program), brought over in one copy (arena), launched as a graph (graphs)
-//! driver    memory, copies, launches: the driver's library;  errors  the first one, which stays
+//! driver    memory, copies, launches: the driver's library;  current  the caller's context, left as it was;  errors  the first one, which stays
 //! group     several devices as one backend;  peers  what they tell each other
 //! ```
 //! Everything goes through one stream, in order; the host waits only where it reads and at the end of a step
@@ -31,6 +31,7 @@
 mod arena;
 mod attend;
 mod begun;
+mod current;
 mod driver;
 mod errors;
 mod fast;

@@ -14,11 +14,10 @@
 //! # Limits
 //! A half holds at least one row; longer ones go in several rounds.
 
-use cudarc::driver::CudaEvent;
 use smallvec::SmallVec;
 
 use super::CudaBackend;
-use super::driver::{At, Memory};
+use super::driver::{At, Event, Memory};
 use super::launch::{Launcher, MOST_ROWS, Parameter, Weights, check, parameters, word};
 use crate::backend::{BackendError, Spread};
 
@@ -57,7 +56,7 @@ impl Cut {
 /// What a device is pushed into, and how the others know that it has pushed.
 struct Side {
     halves: [Memory; 2],
-    pushed: CudaEvent,
+    pushed: Event,
 }
 
 /// The staging of all devices.

@@ -8,10 +8,9 @@
 //! `[spans][longest block table]` words for each list, and those of [`Split`], in memory that [`SpanLists::reserve`] gets before the first step. Whoever
 //! names more is refused: the runtime cuts its walks by that (`Backend::make_room_for_tables`).
 
-use cudarc::driver::CudaEvent;
 use smallvec::SmallVec;
 
-use super::driver::{At, Driver, Memory, Pinned};
+use super::driver::{At, Driver, Event, Memory, Pinned};
 use super::launch::{SEGMENT, SpanList, SplitList};
 use super::split::{Counts, Split};
 use crate::backend::{BackendError, Span};
@@ -93,7 +92,7 @@ pub(super) struct SpanLists {
     pinned: Pinned,
     device: Memory,
     /// Behind the newest copy.
-    copied: CudaEvent,
+    copied: Event,
     was_copied: bool,
     lists: SmallVec<[(Key, SpanList); 2]>,
     /// Of each list.

@@ -12,9 +12,7 @@
 //! # Limits
 //! A list fits a half; [`Staging::reserve`] makes halves large enough, so a step gets no memory.
 
-use cudarc::driver::CudaEvent;
-
-use super::driver::{At, Driver, Memory, Pinned};
+use super::driver::{At, Driver, Event, Memory, Pinned};
 use crate::backend::BackendError;
 
 /// Bytes of a half, at least.
@@ -26,7 +24,7 @@ struct Half {
     pinned: Pinned,
     device: Memory,
     /// Behind all copies of the half, once it was left.
-    left: CudaEvent,
+    left: Event,
     was_left: bool,
 }
 
