@@ -385,6 +385,30 @@ fn cuda_group_refuses_what_cannot_be_spread() {
     assert_eq!(driver.statistics().live_contexts, 0);
 }
 
+/// Devices of two generations might have two kinds of bits: whoever names both is refused before anything is made, twice, and each goes by itself.
+#[test]
+fn cuda_group_refuses_devices_of_different_generations() {
+    let Some(driver) = devices(3) else { return };
+    driver.set(Setting::LastCapability, 80);
+    let refusal = "device 0 (simulated device 0) has compute capability 9.0, device 2 (simulated device 2) has compute capability 8.0: devices of \
+                   different generations do not work as one";
+    let refused = BackendError::NoDevice { reason: refusal.to_owned() };
+    for _ in 0..2 {
+        assert_eq!(CudaGroup::new(&[0, 1, 2]).err(), Some(refused.clone()));
+        let opened = Model::open(model::file(SMALL), &options(0b101)).expect_err("two generations");
+        let planned = Model::plan(model::file(SMALL), &options(0b101)).expect_err("two generations");
+        assert_eq!([opened.to_string(), planned.to_string()], [refused.to_string(), refused.to_string()]);
+        assert_eq!(driver.statistics().live_contexts, 0);
+    }
+    let row = |backend: CudaBackend| {
+        let mut runtime = Weights::of_file(SMALL).runtime(backend, &model::options(KvType::F32, 16)).expect("it loads");
+        let sequence = runtime.seq_create().expect("a sequence");
+        bits(&model::last_row(&mut runtime, sequence, &prompt(5)))
+    };
+    assert_eq!(row(CudaBackend::new(2).expect("a device")), row(backend()));
+    drop(Weights::of_file(SMALL).spread(2, &model::options(KvType::F32, 16)));
+}
+
 /// Engines on the devices of a mask; 0 is device 0 alone.
 fn options(device_mask: u64) -> ModelOptions {
     ModelOptions {

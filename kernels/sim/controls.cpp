@@ -24,7 +24,7 @@ void take_number(Option option, const char* name) {
 }
 
 void begin() {
-    const u64 DEFAULTS[OPTIONS] = {LAZY, 0, 0, 1, 1ull << 30, 90, 1, 4, 1};
+    const u64 DEFAULTS[OPTIONS] = {LAZY, 0, 0, 1, 1ull << 30, 90, 1, 4, 1, 0};
     std::memcpy(driver.options, DEFAULTS, sizeof DEFAULTS);
     take_order(std::getenv("ICTUS_FAKE_CUDA_ORDER"));
     take_number(OPTION_STRICT, "ICTUS_FAKE_CUDA_STRICT");

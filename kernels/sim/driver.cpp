@@ -118,7 +118,8 @@ CUDA cuDeviceTotalMem_v2(u64* bytes, int device) {
 CUDA cuDeviceGetAttribute(int* value, int attribute, int device) {
     Lock lock(driver.mutex);
     if (int error = check_device(device)) return error;
-    int capability = (int)driver.options[OPTION_CAPABILITY];
+    bool is_other = driver.options[OPTION_LAST_CAPABILITY] != 0 && device + 1 == (int)driver.options[OPTION_DEVICES];
+    int capability = (int)driver.options[is_other ? OPTION_LAST_CAPABILITY : OPTION_CAPABILITY];
     // By the number of the attribute: limits of blocks, grids, shared memory and registers, then what the device has.
     static const std::map<int, int> FIXED = {{1, 1024},  {2, 1024},    {3, 1024},   {4, 64},    {5, 0x7fffffff}, {6, 65535}, {7, 65535}, {8, 49152}, {10, 32},
                                              {12, 65536}, {13, 1000000}, {31, 1},     {36, 1000000}, {37, 4096},    {38, 1 << 20}, {39, 2048}, {40, 1},  {41, 1},

@@ -74,7 +74,7 @@ impl Place {
 
     #[cfg(feature = "cuda")]
     fn cuda(indices: &[u32]) -> Result<Self, BackendError> {
-        indices.iter().try_for_each(|&index| cuda::device(index).map(|_| ()))?;
+        cuda::devices(indices)?;
         Ok(match indices.len() {
             0 | 1 => Self::Cuda(SharedWeights::default()),
             _ => Self::CudaGroup(SharedWeights::default()),

@@ -51,6 +51,8 @@ pub(crate) enum Setting {
     Processors = 7,
     /// 0: devices cannot reach each other's memory.
     Peers = 8,
+    /// Compute capability of the last device; 0, as it is unless set: that of all.
+    LastCapability = 9,
 }
 
 /// Where an error can be injected. The numbers are those of `Point` in kernels/sim/driver.h.

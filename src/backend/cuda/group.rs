@@ -32,7 +32,7 @@ use self::parts::{part_of, shape_of, whether, wrong};
 use super::driver::At;
 use super::errors::FirstError;
 use super::peers::{Exchange, HALF_BYTES};
-use super::{Buffer, CudaBackend, DeviceInfo};
+use super::{Buffer, CudaBackend, DeviceInfo, probe};
 use crate::backend::{Arithmetic, BackendError, KvShape, Spread};
 use crate::tensor::Tensor;
 
@@ -52,7 +52,7 @@ impl CudaGroup {
     /// A backend on these devices, whose order decides who has which part.
     ///
     /// # Errors
-    /// `NoDevice` with the reason (also for a device that is named twice, and for none), `OutOfMemory`, `Device`. Nothing is kept.
+    /// `NoDevice` with the reason (also for a device that is named twice, for none, and for devices of different generations), `OutOfMemory`, `Device`. Nothing is kept.
     pub fn new(indices: &[u32]) -> Result<Self, BackendError> {
         if let Some(twice) = indices.iter().enumerate().find(|(at, index)| indices[..*at].contains(index)) {
             return Err(BackendError::NoDevice { reason: format!("device {} is named twice", twice.1) });
@@ -60,6 +60,7 @@ impl CudaGroup {
         if indices.is_empty() {
             return Err(BackendError::NoDevice { reason: "no device is named".to_owned() });
         }
+        probe::devices(indices)?;
         let errors = Arc::default();
         let member = |&index: &u32| CudaBackend::with_errors(index, &errors);
         let members = indices.iter().map(member).collect::<Result<Vec<_>, _>>()?;

@@ -52,7 +52,7 @@ mod staging;
 mod tokens;
 
 pub use group::{CudaGroup, SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
-pub use probe::{DeviceInfo, device};
+pub use probe::{DeviceInfo, device, devices};
 
 use core::cell::{Cell, RefCell};
 use core::ops::Range;

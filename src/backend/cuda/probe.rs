@@ -60,6 +60,24 @@ pub fn device(index: u32) -> Result<DeviceInfo, BackendError> {
     Ok(found)
 }
 
+/// As [`device`], of several that are to work as one.
+///
+/// They are of one generation: kernels are compiled for each generation by itself, and what tensor cores round inside of a product of 16-bit numbers is
+/// not the same in all. Rows would have other bits than on one device, and so would state.
+///
+/// # Errors
+/// `NoDevice`: the first one that cannot be used, or two that differ.
+pub fn devices(indices: &[u32]) -> Result<Vec<DeviceInfo>, BackendError> {
+    let infos: Vec<DeviceInfo> = indices.iter().map(|&index| device(index)).collect::<Result<_, _>>()?;
+    let Some(first) = infos.first() else { return Ok(infos) };
+    let Some(other) = infos.iter().find(|info| info.capability != first.capability) else { return Ok(infos) };
+    let say = |DeviceInfo { index, name, capability: (major, minor), .. }: &DeviceInfo| {
+        format!("device {index} ({name}) has compute capability {major}.{minor}")
+    };
+    let reason = format!("{}, {}: devices of different generations do not work as one", say(first), say(other));
+    Err(BackendError::NoDevice { reason })
+}
+
 /// Whether any of the names that the driver's library goes by can be opened.
 fn library_opens() -> bool {
     // SAFETY: opening a library runs its initialisers; that of the driver is made for it, and whoever puts another one in its place
