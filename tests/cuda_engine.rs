@@ -17,6 +17,8 @@ mod gguf;
 mod graphs;
 #[path = "common/lora.rs"]
 mod lora;
+#[path = "cuda_engine/memory.rs"]
+mod memory;
 #[path = "common/model.rs"]
 mod model;
 #[path = "common/random.rs"]

@@ -306,6 +306,16 @@ pub trait Backend: Sized + Send + 'static {
     /// Told when the last one has been prepared, or one has failed.
     fn weights_end(&self) {}
 
+    /// Told, instead of being asked for matrices of these tensors, that it works with those that another backend of its kind has prepared: it makes ready
+    /// what it would have made with them, so that no step has to.
+    ///
+    /// # Errors
+    /// `UnsupportedTensor`, `OutOfMemory`, `Device`.
+    fn weights_shared(&self, tensors: &[&Tensor]) -> Result<(), BackendError> {
+        let _ = tensors;
+        Ok(())
+    }
+
     /// Prepares a matrix.
     ///
     /// # Errors

@@ -119,6 +119,14 @@ pub fn load<B: Backend>(
     loaded
 }
 
+/// Makes a backend ready for the weights of a model that another one of its kind has loaded.
+///
+/// # Errors
+/// Those of [`Backend::weights_shared`].
+pub fn share<B: Backend>(backend: &B, tensors: &dyn TensorSource) -> Result<(), BackendError> {
+    backend.weights_shared(&tensors.all())
+}
+
 fn load_family<B: Backend>(
     backend: &B,
     config: &ModelConfig,

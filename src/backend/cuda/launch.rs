@@ -248,6 +248,7 @@ impl Launcher {
             "ictus_rope",
             "ictus_add",
             "ictus_copy_pages",
+            "ictus_gather_tokens_q8_f32",
             "ictus_place_parts",
             "ictus_kv_write_f32",
             "ictus_survey",

@@ -233,6 +233,16 @@ impl CudaBackend {
         (scratch_bytes(shape).saturating_add(tables).saturating_add(begun) + 2 * HALF_BYTES + ARENA_BYTES) as u64
     }
 
+    /// Makes ready what products with a matrix of this tensor need beside it.
+    fn make_ready_for(&self, tensor: &Tensor) -> Result<(), BackendError> {
+        self.launcher.prepare_type(tensor.dtype)?;
+        if self.arithmetic == Arithmetic::Fast {
+            self.launcher.prepare_fast(tensor.dtype, tensor.cols)?;
+            self.widest_input.set(self.widest_input.get().max(tensor.cols));
+        }
+        Ok(())
+    }
+
     fn driver(&self) -> &Driver {
         &self.launcher.driver
     }

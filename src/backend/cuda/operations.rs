@@ -34,14 +34,16 @@ impl Backend for CudaBackend {
         Ok(())
     }
 
+    /// Kernels belong to an engine: it compiles its own, when it is opened.
+    fn weights_shared(&self, tensors: &[&Tensor]) -> Result<(), BackendError> {
+        self.errors.sound()?;
+        tensors.iter().filter(|tensor| tensor.rows > 1).try_for_each(|tensor| self.make_ready_for(tensor))
+    }
+
     fn matrix(&self, tensor: &Tensor) -> Result<Matrix, BackendError> {
         check_tensor(tensor, "matrix")?;
         self.errors.sound()?;
-        self.launcher.prepare_type(tensor.dtype)?;
-        if self.arithmetic == Arithmetic::Fast {
-            self.launcher.prepare_fast(tensor.dtype, tensor.cols)?;
-            self.make_ready(tensor.cols)?;
-        }
+        self.make_ready_for(tensor)?;
         let memory = self.driver().memory(tensor.data.len())?;
         self.errors.attempt(|| self.driver().fill(&memory, tensor.data.as_slice()))?;
         tensor.data.release(0..tensor.data.len());

@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::PagedError;
 use crate::backend::Backend;
 use crate::checkpoint::ModelConfig;
-use crate::model::{self, ModelError, Network, TensorSource};
+use crate::model::{self, Network, TensorSource};
 
 /// The weights of one model in a backend's form: made for the first runtime, held by all of them, gone with the last.
 ///
@@ -34,10 +35,10 @@ impl<B: Backend> SharedWeights<B> {
         backend: &B,
         config: &ModelConfig,
         tensors: &dyn TensorSource,
-    ) -> Result<Arc<dyn Network<B>>, ModelError> {
+    ) -> Result<Arc<dyn Network<B>>, PagedError> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(network) = kept.as_ref().and_then(Weak::upgrade) {
-            return Ok(network);
+            return model::share(backend, tensors).map(|()| network).map_err(PagedError::from);
         }
         let network = model::load(backend, config, tensors)?;
         *kept = Some(Arc::downgrade(&network));

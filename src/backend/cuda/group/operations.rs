@@ -40,6 +40,10 @@ impl Backend for CudaGroup {
         self.members.iter().for_each(CudaBackend::weights_end);
     }
 
+    fn weights_shared(&self, tensors: &[&Tensor]) -> Result<(), BackendError> {
+        self.members.iter().try_for_each(|member| member.weights_shared(tensors))
+    }
+
     fn matrix(&self, tensor: &Tensor) -> Result<SpreadMatrix, BackendError> {
         self.matrix_in(tensor, Spread::Whole)
     }
