@@ -23,6 +23,10 @@ mod memory;
 mod model;
 #[path = "common/random.rs"]
 mod random;
+#[path = "cuda_engine/sections.rs"]
+mod sections;
+#[path = "common/weights.rs"]
+mod weights;
 
 use cuda_device::{Point, Setting, TestDevice, backend, refused_in_turn, simulated, test_device};
 use ictus::backend::{BackendError, KvType};

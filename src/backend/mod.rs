@@ -429,8 +429,8 @@ pub trait Backend: Sized + Send + 'static {
     /// Told before a part of a step whose operations are likely to come again, with other values in the same shapes: a backend may keep what
     /// they launch and launch all of it at once the next time, which changes no bit. Only where `may_capture` it keeps anything new.
     ///
-    /// Until [`Backend::graph_end`] operations may be put off to its end, or to the next one that answers values. Matrices, vectors, buffers
-    /// and pages that they name live until then.
+    /// Until [`Backend::graph_end`] operations may be put off to its end, or to the next one that answers values. What becomes of matrices, vectors,
+    /// buffers and pages that they name meanwhile does not matter to them.
     fn graph_begin(&self, may_capture: bool) {
         let _ = may_capture;
     }

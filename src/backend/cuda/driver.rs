@@ -5,13 +5,14 @@
 //! - The caller's context is current again behind every call ([`super::current`]).
 //! - All work of a [`Driver`] goes through one stream of its own, in order. Event tracking of the binding is off (P-1): what orders
 //!   streams is written here, namely that memory is freed only when the device has nothing to do, and [`Driver::join`].
-//! - A [`Memory`] is freed exactly once, by its owner; [`At`] is a place in one and holds nothing.
+//! - A [`Memory`] is freed exactly once, when its owner goes, or behind the section in which that happens; [`At`] is a place in one and holds nothing.
 //!
 //! # Limits
 //! Memory is had for good, not per step: getting and freeing it waits for the device.
 
 use core::ffi::c_void;
 use core::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -126,31 +127,15 @@ fn is_idle(context: &CudaContext) -> bool {
     })
 }
 
-/// Memory of the device.
+/// An allocation of the device.
 #[derive(Debug)]
-pub(super) struct Memory {
-    /// 0 for no bytes.
+struct Place {
     address: u64,
-    bytes: usize,
     context: Context,
 }
 
-impl Memory {
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// All of it, as elements.
-    pub(super) fn at<T: Element>(&self) -> At<T> {
-        At { address: self.address, len: self.bytes / size_of::<T>(), elements: PhantomData }
-    }
-}
-
-impl Drop for Memory {
+impl Drop for Place {
     fn drop(&mut self) {
-        if self.address == 0 {
-            return;
-        }
         // Weights are shared, so others' streams may use them. What is not known to be unused stays until the context goes.
         if !is_idle(&self.context) {
             return;
@@ -161,6 +146,49 @@ impl Drop for Memory {
         let freed = unsafe { result::free_sync(self.address) };
         // A device that has failed refuses; its memory goes with its context.
         let _ = freed;
+    }
+}
+
+/// Memory that went while a section may name it: it is freed when the section is over.
+#[derive(Debug, Default)]
+struct Late {
+    is_held: AtomicBool,
+    places: Mutex<Vec<Place>>,
+}
+
+impl Late {
+    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory of the device.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// None for no bytes.
+    place: Option<Place>,
+    bytes: usize,
+    late: Arc<Late>,
+}
+
+impl Memory {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// All of it, as elements.
+    pub(super) fn at<T: Element>(&self) -> At<T> {
+        let address = self.place.as_ref().map_or(0, |place| place.address);
+        At { address, len: self.bytes / size_of::<T>(), elements: PhantomData }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let place = self.place.take();
+        if self.late.is_held.load(Ordering::Acquire) {
+            self.late.places().extend(place);
+        }
     }
 }
 
@@ -219,6 +247,7 @@ unsafe impl Send for Graph {}
 pub(super) struct Driver {
     context: Context,
     stream: Own<Arc<CudaStream>>,
+    late: Arc<Late>,
 }
 
 impl Driver {
@@ -230,7 +259,7 @@ impl Driver {
         // them (`Driver::fill` waits), and memory is freed when all streams are done.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(|error| refused(error, 0, "making a stream"))?;
-        Ok(Self { context: Own::new(context), stream: Own::new(stream) })
+        Ok(Self { context: Own::new(context), stream: Own::new(stream), late: Arc::default() })
     }
 
     fn enter(&self) -> Result<Entered, BackendError> {
@@ -252,18 +281,31 @@ impl Driver {
 
     /// No memory.
     pub(super) fn nothing(&self) -> Memory {
-        Memory { address: 0, bytes: 0, context: self.context.clone() }
+        Memory { place: None, bytes: 0, late: self.late.clone() }
+    }
+
+    /// From now on memory that goes is not freed: it may be named by what was noted and not launched yet.
+    pub(super) fn hold_frees(&self) {
+        self.late.is_held.store(true, Ordering::Release);
+    }
+
+    /// Nothing is named any more that is not in the stream: frees what went meanwhile.
+    pub(super) fn release_frees(&self) {
+        self.late.is_held.store(false, Ordering::Release);
+        let places = core::mem::take(&mut *self.late.places());
+        drop(places);
     }
 
     /// Memory that nobody has written.
     pub(super) fn memory(&self, bytes: usize) -> Result<Memory, BackendError> {
         let _entered = self.enter()?;
-        let address = match bytes {
-            0 => 0,
-            // SAFETY: the context is current; whoever reads the memory writes it before, as each operation says.
-            _ => unsafe { result::malloc_sync(bytes) }.map_err(|error| refused(error, bytes, "getting memory"))?,
-        };
-        Ok(Memory { address, bytes, context: self.context.clone() })
+        if bytes == 0 {
+            return Ok(self.nothing());
+        }
+        // SAFETY: the context is current; whoever reads the memory writes it before, as each operation says.
+        let address = unsafe { result::malloc_sync(bytes) }.map_err(|error| refused(error, bytes, "getting memory"))?;
+        let place = Some(Place { address, context: self.context.clone() });
+        Ok(Memory { place, bytes, late: self.late.clone() })
     }
 
     /// Memory of the host for copies; zeroed.
@@ -350,7 +392,7 @@ impl Driver {
         }
         let _entered = self.enter()?;
         // SAFETY: the allocation has this many bytes.
-        let zeroed = unsafe { result::memset_d8_async(to.address, 0, to.bytes, self.stream.cu_stream()) };
+        let zeroed = unsafe { result::memset_d8_async(to.at::<u8>().address, 0, to.bytes, self.stream.cu_stream()) };
         zeroed.map_err(|error| failed("zeroing memory", error))
     }
 
@@ -362,7 +404,7 @@ impl Driver {
         check(bytes.len() <= to.bytes, "filling memory")?;
         let _entered = self.enter()?;
         // SAFETY: the allocation has room, by the check; the bytes live until the copy is done, by `finish` below.
-        let copied = unsafe { result::memcpy_htod_async(to.address, bytes, self.stream.cu_stream()) };
+        let copied = unsafe { result::memcpy_htod_async(to.at::<u8>().address, bytes, self.stream.cu_stream()) };
         let finished = self.finish();
         copied.map_err(|error| failed("copying to the device", error))?;
         finished
@@ -501,6 +543,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         // A device that has failed runs nothing any more.
         let _ = self.finish();
+        self.release_frees();
     }
 }
 

@@ -7,13 +7,14 @@
 //! graph_end        settle
 //! ```
 //! # Invariants
-//! - Nothing that the program names is freed before it was settled: what frees memory within a section settles first, and callers keep what
-//!   they named until its end.
+//! - Nothing that the program names is freed before it was settled: memory that goes within a section is freed behind it ([`Driver::hold_frees`]).
 //! - The arena's places go on after a settling, so lists of before stay valid until the section ends.
 //! - A section without room goes on plainly: what was noted is launched, and so is everything behind it.
 
 use super::CudaBackend;
 use super::driver::At;
+#[cfg(doc)]
+use super::driver::Driver;
 use super::spans::{Fit, SpanLists};
 use crate::backend::{BackendError, Span};
 
@@ -25,6 +26,7 @@ impl CudaBackend {
             if graphs.is_of_use() {
                 self.arena.borrow_mut().begin(self.driver())?;
                 self.in_section.set(true);
+                self.driver().hold_frees();
                 self.launcher.program.begin();
             }
             Ok(())
@@ -36,6 +38,7 @@ impl CudaBackend {
             self.errors.run(|| self.settle());
             self.launcher.program.end();
             self.errors.run(|| self.arena.borrow_mut().end(self.driver()));
+            self.driver().release_frees();
         }
     }
 

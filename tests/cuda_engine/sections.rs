@@ -1,0 +1,141 @@
+//! What is noted in a section and run behind it: memory that goes meanwhile, and graphs of more shapes than are kept.
+
+use ictus::backend::cuda::CudaBackend;
+use ictus::backend::{Backend, Gate};
+use ictus::runtime::{Answers, Feed, GraphCounts, Input, ModelRuntime, PagedOptions, SeqHandle, Want};
+
+use super::*;
+
+/// Rows of `width` columns, written.
+fn rows(backend: &CudaBackend, width: usize, values: &[f32]) -> <CudaBackend as Backend>::Buffer {
+    let mut buffer = backend.buffer(width);
+    backend.resize(&mut buffer, values.len() / width).expect("memory");
+    backend.write(&mut buffer, 0, values).expect("it works");
+    buffer
+}
+
+/// Matrices, vectors and buffers that a section names may go before it is over: the operations find what they named, and then it is freed.
+#[test]
+fn cuda_memory_that_goes_in_a_section_is_freed_behind_it() {
+    let Some(driver) = simulated() else { return };
+    let backend = CudaBackend::new(0).expect("a device");
+    let mut random = Random::new("cuda sections");
+    let weight = weights::plain(48, 32, &weights::values(&mut random, 48 * 32));
+    let norm = weights::plain(1, 48, &weights::values(&mut random, 48));
+    let inputs = weights::values(&mut random, 3 * 32);
+    let mut out = rows(&backend, 48, &[0.0; 3 * 48]);
+    // A program's memory does not move, or graphs would be forgotten.
+    let mut run = |is_section: bool, goes: bool| {
+        let (matrix, vector) = (backend.matrix(&weight).expect("a matrix"), backend.vector(&norm).expect("a vector"));
+        let x = rows(&backend, 32, &inputs);
+        let mut wide = rows(&backend, 48, &[0.0; 3 * 48]);
+        let before = driver.statistics();
+        if is_section {
+            backend.graph_begin(true);
+        }
+        backend.linear(&x, &matrix, None, &mut wide);
+        backend.gate(&mut out, &wide, Gate::Silu);
+        backend.add(&mut out, &wide);
+        backend.rms_norm_in_place(&mut out, &vector, 1e-5);
+        backend.add(&mut out, &wide);
+        let noted = driver.statistics();
+        assert_eq!(noted.launch_calls > before.launch_calls, !is_section, "noted, not launched");
+        let kept = (!goes).then_some((matrix, vector, x, wide));
+        if is_section && goes {
+            assert_eq!(driver.statistics().live_allocations, noted.live_allocations, "named still");
+        }
+        backend.graph_end();
+        if goes {
+            assert_eq!(driver.statistics().live_allocations, noted.live_allocations - 4, "freed behind it");
+        }
+        let mut got = vec![0.0; 3 * 48];
+        backend.read(&out, 0, &mut got).expect("the device lives");
+        assert_eq!(backend.health(), Ok(()));
+        drop(kept);
+        backend.write(&mut out, 0, &[0.5; 3 * 48]).expect("it works");
+        weights::bits(&got)
+    };
+    run(false, false);
+    let expected = run(false, false);
+    for round in 0..4 {
+        assert_eq!(run(true, true), expected, "round {round}");
+    }
+    // A backend that ends within a section frees what went in it.
+    let matrix = backend.matrix(&weight).expect("a matrix");
+    backend.graph_begin(true);
+    drop(matrix);
+    let last = rows(&backend, 32, &inputs);
+    drop(out);
+    drop(backend);
+    drop(last);
+    let left = driver.statistics();
+    assert_eq!((left.live_allocations, left.leaked, left.live_contexts), (0, 0, 0), "{left:?}");
+}
+
+/// How many programs are remembered (`graphs.rs`).
+const MOST_PROGRAMS: usize = 32;
+
+/// One token for each of the first `count` sequences, then none of it ever was; the bits of the rows.
+fn step(runtime: &mut ModelRuntime<CudaBackend>, sequences: &[SeqHandle], count: usize) -> Vec<u32> {
+    let feed = |&sequence: &SeqHandle| Feed { sequence, input: Input::Tokens(&[9]), want: Want::LastRow };
+    let feeds: Vec<Feed<'_>> = sequences[..count].iter().map(feed).collect();
+    let mut answers = Answers::new();
+    runtime.step(&feeds, &mut answers).expect("the step runs");
+    sequences[..count].iter().for_each(|&sequence| runtime.seq_truncate(sequence, 4).expect("it is longer"));
+    (0..count).flat_map(|row| answers.row(row).expect("a row")).map(|value| value.to_bits()).collect()
+}
+
+/// More shapes than are remembered: the one not used for longest goes, memory stays as it is, and no bit depends on it.
+#[test]
+fn cuda_graph_not_used_for_longest_goes_first() {
+    let Some(driver) = simulated() else { return };
+    let checkpoint = Checkpoint::open(model::file(SMALL)).expect("the model opens");
+    let options = PagedOptions { pool_pages: 64, max_lanes: 64, ..model::options(KvType::F16, 16) };
+    let make = |may_capture| {
+        let mut runtime = model::runtime(backend(), &checkpoint, &options);
+        runtime.allow_capture(may_capture);
+        let ids: Vec<u32> = (0..40).map(|i| 3 + i * 7 % 200).collect();
+        let sequences: Vec<SeqHandle> = (0..36)
+            .map(|i| {
+                let sequence = runtime.seq_create().expect("a sequence");
+                let feed = Feed { sequence, input: Input::Tokens(&ids[i..i + 4]), want: Want::Nothing };
+                runtime.step(&[feed], &mut Answers::new()).expect("the step runs");
+                sequence
+            })
+            .collect();
+        (runtime, sequences)
+    };
+    let (mut plain, sequences) = make(false);
+    let (mut graphed, own) = make(true);
+    assert_eq!(sequences, own);
+    let expected: Vec<Vec<u32>> = (1..=36).map(|count| step(&mut plain, &sequences, count)).collect();
+    let mut run = |count: usize| {
+        assert!(step(&mut graphed, &sequences, count) == expected[count - 1], "{count} sequences");
+        graphed.take_graph_counts()
+    };
+    let (hit, miss) = (GraphCounts { hits: 1, misses: 0 }, GraphCounts { hits: 0, misses: 1 });
+    for count in 1..=MOST_PROGRAMS {
+        assert_eq!([run(count), run(count), run(count)], [miss, miss, hit], "{count}");
+    }
+    let full = driver.statistics();
+    // A graph and an executable one each.
+    assert_eq!(full.live_graphs, 2 * MOST_PROGRAMS as u64);
+    assert_eq!(run(1), hit, "used again, and so the newest");
+    for count in MOST_PROGRAMS + 1..=36 {
+        assert_eq!([run(count), run(count), run(count)], [miss, miss, hit], "{count}");
+        let now = driver.statistics();
+        assert_eq!(now.live_graphs, full.live_graphs, "{count}");
+        assert_eq!(
+            (now.live_bytes, now.live_allocations, now.live_host_allocations, now.allocations),
+            (full.live_bytes, full.live_allocations, full.live_host_allocations, full.allocations),
+            "{count}"
+        );
+    }
+    // Four came, so four went: 2 to 5. What is looked for and not found comes itself, and one more goes.
+    assert_eq!([run(1), run(6), run(36)], [hit; 3]);
+    assert_eq!([run(2), run(2), run(2)], [miss, miss, hit]);
+    assert_eq!([run(8), run(7)], [hit, miss], "7 was the oldest then");
+    drop((plain, graphed));
+    let left = driver.statistics();
+    assert_eq!((left.live_graphs, left.live_allocations, left.live_host_allocations), (0, 0, 0), "{left:?}");
+}
