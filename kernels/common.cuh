@@ -51,6 +51,7 @@ DEV f32 shuffle_from(f32 value, u32 lane) { return __shfl_sync(0xffffffffu, valu
 
 DEV f32 fused(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
 DEV f64 root(f64 x) { return __dsqrt_rn(x); }
+DEV u32 ones(u32 bits) { return (u32)__popc(bits); }
 DEV u32 bits_of(f32 x) { return __float_as_uint(x); }
 DEV f32 float_of(u32 bits) { return __uint_as_float(bits); }
 // The f16 with these bits, and the bits of the f16 nearest to a number (ties to even); of a NaN 0x7fff.
@@ -154,15 +155,12 @@ template <u32 N> DEV void copy_wait() { asm volatile("cp.async.wait_group %0;" :
 
 // The bits that any lane has.
 DEV u32 warp_or(u32 value) { return __reduce_or_sync(0xffffffffu, value); }
-// Sums and maxima over the lanes of a warp: a butterfly, so every lane gets the same bits.
+// Sums and maxima over the lanes of a warp: of floats a butterfly, so every lane gets the same bits; of integers no order matters.
 DEV f32 warp_sum(f32 value) {
     for (u32 step = 16; step > 0; step /= 2) value += shuffle_xor(value, step);
     return value;
 }
-DEV u32 warp_sum(u32 value) {
-    for (u32 step = 16; step > 0; step /= 2) value += shuffle_xor(value, step);
-    return value;
-}
+DEV u32 warp_sum(u32 value) { return __reduce_add_sync(0xffffffffu, value); }
 DEV f32 warp_max(f32 value) {
     for (u32 step = 16; step > 0; step /= 2) {
         f32 other = shuffle_xor(value, step);
@@ -170,13 +168,7 @@ DEV f32 warp_max(f32 value) {
     }
     return value;
 }
-DEV u32 warp_least(u32 value) {
-    for (u32 step = 16; step > 0; step /= 2) {
-        u32 other = shuffle_xor(value, step);
-        value = other < value ? other : value;
-    }
-    return value;
-}
+DEV u32 warp_least(u32 value) { return __reduce_min_sync(0xffffffffu, value); }
 
 #else
 #include "sim/device.h"

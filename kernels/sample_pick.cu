@@ -1,22 +1,18 @@
 // Draws a token of each row: top-k, min-p and top-p over the probabilities of the whole row, then the walk by the number of its position (T-117 .. T-119).
 //
-// Shapes: weights [rows, vocab] and sums [rows] of sample_weights.cu; greedy [rows] of sample_survey.cu; cuts [rows, 2] f32: min_p, top_p; top_k
-// [rows] u32; positions [rows] u64; tokens, status [rows] u32.
-// Work: a block of 512 takes a row. The best 2048 entries are sorted (head.cuh), and one thread walks them.
-// Shared: 16.5 KB. Numerics: src/sample/filter.rs, addition by addition, so the token is the one that the host picks. A walk that needs more than the
+// Shapes: probabilities [rows, vocab], counts and pivots of sample_reach.cu; sums [rows] of sample_weights.cu; greedy [rows] of sample_survey.cu; cuts
+// [rows, 2] f32: min_p, top_p; top_k [rows] u32; positions [rows] u64; tokens, status [rows] u32.
+// Work: a block of 1024 takes a row. The best 2048 entries are sorted (head.cuh), and one thread walks them, eight at a time: additions are a chain,
+// comparisons are not.
+// Shared: 20.5 KB. Numerics: src/sample/filter.rs, addition by addition, so the token is the one that the host picks. A walk that needs more than the
 // head answers status 1, and the host picks from the row instead; that needs more than 2048 entries with a probability, and few cuts.
-// Roof: a dozen passes over the row out of the cache, then the serial walk.
-#include "head.cuh"
+// Roof: the row twice out of the cache, 66 steps of a sort, then additions one after another.
+#include "sample_head.cuh"
 
-constexpr u32 HEAD = 2048;
+constexpr u32 HEAD = HEAD_OF_DRAWS;
 constexpr u32 HEAD_TOO_SHORT = 1;
-
-// Keys are the bits of probabilities: of numbers from 0 on bits have the order of the numbers.
-struct Probabilities {
-    Ptr<const f32> weights;
-    f32 sum;
-    DEV_MEMBER u32 at(u32 i) const { return bits_of(weights[i] / sum); }
-};
+// Entries that a walk looks at at once.
+constexpr u32 STRIDE = 8;
 
 struct Cuts {
     u32 top_k;
@@ -29,40 +25,74 @@ struct Walk {
     u32 present, vocab; // entries with a probability, entries
     bool is_too_short;
 
-    // The probability of entry `index`, best first; false past the end, and where the head does not reach.
-    DEV_MEMBER bool get(u32 index, f32& probability) {
-        if (index >= present) return false;
-        if (index >= HEAD) {
-            is_too_short = true;
-            return false;
-        }
-        probability = float_of(key_of(head[index]));
-        return true;
+    // How many of the first `kept` there are to be looked at; notes where the head does not reach that far.
+    DEV_MEMBER u32 reach_of(u32 kept) {
+        u32 all = smaller(kept, present);
+        if (all > HEAD) is_too_short = true;
+        return smaller(all, HEAD);
     }
 
-    // The shortest head of the first `kept` whose mass reaches top_p, at least one; all of them when none does.
-    DEV_MEMBER u32 nucleus(u32 kept, f32 top_p) {
-        f32 mass = 0.0f, probability;
-        for (u32 index = 0; index < kept && get(index, probability); index++) {
-            mass += probability;
-            if (mass >= top_p) return index + 1;
+    // The probabilities from `index` on, 0 from `limit` on.
+    DEV_MEMBER void get(f32 (&out)[STRIDE], u32 index, u32 limit) const {
+        UNROLL for (u32 j = 0; j < STRIDE; j++) out[j] = index + j < limit ? float_of(key_of(head[index + j])) : 0.0f;
+    }
+
+    // The shortest head of the first `kept` whose mass reaches top_p, at least one; all of them when none does. And the mass of what is answered.
+    DEV_MEMBER u32 nucleus(u32 kept, f32 top_p, f32& mass) {
+        f32 probabilities[STRIDE], masses[STRIDE], sum = 0.0f;
+        u32 all = smaller(kept, present), limit = smaller(all, HEAD);
+        for (u32 index = 0; index < limit; index += STRIDE) {
+            get(probabilities, index, limit);
+            UNROLL for (u32 j = 0; j < STRIDE; j++) masses[j] = sum = sum + probabilities[j];
+            if (!(sum >= top_p)) continue;
+            UNROLL for (u32 j = 0; j < STRIDE; j++) {
+                if (!(masses[j] >= top_p)) continue;
+                mass = masses[j];
+                return index + j + 1;
+            }
         }
+        if (all > HEAD) is_too_short = true;
+        mass = sum;
         return kept;
     }
 
     DEV_MEMBER f32 mass_of(u32 kept) {
-        f32 mass = 0.0f, probability;
-        for (u32 index = 0; index < kept && get(index, probability); index++) mass += probability;
-        return mass;
+        f32 probabilities[STRIDE], sum = 0.0f;
+        u32 limit = reach_of(kept);
+        for (u32 index = 0; index < limit; index += STRIDE) {
+            get(probabilities, index, limit);
+            UNROLL for (u32 j = 0; j < STRIDE; j++) sum += probabilities[j];
+        }
+        return sum;
+    }
+
+    // The entry of the first `kept` in which `target` ends; the last one where it ends in none.
+    DEV_MEMBER u32 end_of(u32 kept, f32 target) {
+        f32 probabilities[STRIDE], targets[STRIDE];
+        u32 all = smaller(kept, present), limit = smaller(all, HEAD);
+        for (u32 index = 0; index < limit; index += STRIDE) {
+            get(probabilities, index, limit);
+            bool is_here = false;
+            UNROLL for (u32 j = 0; j < STRIDE; j++) {
+                targets[j] = target;
+                is_here |= index + j < limit && target < probabilities[j];
+                target -= probabilities[j];
+            }
+            if (!is_here) continue;
+            UNROLL for (u32 j = 0; j < STRIDE; j++)
+                if (targets[j] < probabilities[j]) return index + j;
+        }
+        if (all > HEAD) is_too_short = true;
+        return limit - 1;
     }
 };
 
 // The token where `u` ends among what the cuts leave; `above` entries reach min_p times the best, 0 when that is off.
 DEV u32 walk(Walk& row, const Cuts& cuts, u32 above, f64 u) {
-    f32 probability;
-    if (!row.get(0, probability)) return 0;
+    if (row.present == 0) return 0;
     u32 kept = row.vocab;
-    bool is_cut = false;
+    bool is_cut = false, has_mass = false;
+    f32 mass = 0.0f;
     if (cuts.top_k != 0) {
         kept = smaller(cuts.top_k, kept);
         is_cut = true;
@@ -72,18 +102,15 @@ DEV u32 walk(Walk& row, const Cuts& cuts, u32 above, f64 u) {
         kept = smaller(kept, above);
     }
     if (cuts.top_p < 1.0f) {
-        u32 head = row.nucleus(kept, cuts.top_p);
+        u32 head = row.nucleus(kept, cuts.top_p, mass);
         is_cut = is_cut || head < kept;
         kept = head;
+        has_mass = true;
     }
-    f32 target = (f32)u * (is_cut ? row.mass_of(kept) : 1.0f);
-    u32 last = 0;
-    for (u32 index = 0; index < kept && row.get(index, probability); index++) {
-        last = index;
-        if (target < probability) break;
-        target -= probability;
-    }
-    return id_of(row.head[last]);
+    // The additions of the mass are those of the nucleus.
+    if (is_cut && !has_mass) mass = row.mass_of(kept);
+    f32 target = (f32)u * (is_cut ? mass : 1.0f);
+    return id_of(row.head[row.end_of(kept, target)]);
 }
 
 // The number in [0, 1) that belongs to a position (T-119).
@@ -96,12 +123,12 @@ DEV f64 uniform_of(u64 position) {
 }
 
 // Rows of temperature 0 take their greedy token. grid: rows
-KERNEL(512)
-ictus_pick(Ptr<u32> RESTRICT tokens, Ptr<u32> RESTRICT status, Ptr<const f32> RESTRICT weights, Ptr<const f32> RESTRICT sums,
-           Ptr<const u32> RESTRICT greedy, Ptr<const f32> RESTRICT temperatures, Ptr<const u32> RESTRICT top_k, Ptr<const f32> RESTRICT cuts,
-           Ptr<const u64> RESTRICT positions, u32 vocab) {
+KERNEL(1024)
+ictus_pick(Ptr<u32> RESTRICT tokens, Ptr<u32> RESTRICT status, Ptr<const f32> RESTRICT probabilities, Ptr<const f32> RESTRICT sums,
+           Ptr<u32> RESTRICT counts, Ptr<u32> RESTRICT pivots, Ptr<const u32> RESTRICT greedy, Ptr<const f32> RESTRICT temperatures,
+           Ptr<const u32> RESTRICT top_k, Ptr<const f32> RESTRICT cuts, Ptr<const u64> RESTRICT positions, u32 vocab) {
     SHARED(u64, sorted, HEAD);
-    SHARED(u32, scratch, 32);
+    SHARED(u32, scratch, HEAD_THREADS);
     u32 row = blockIdx.x;
     if (!(temperatures[row] > 0.0f) || !(sums[row] > 0.0f)) {
         if (threadIdx.x == 0) {
@@ -110,13 +137,18 @@ ictus_pick(Ptr<u32> RESTRICT tokens, Ptr<u32> RESTRICT status, Ptr<const f32> RE
         }
         return;
     }
-    Probabilities keys = {weights + (u64)row * vocab, sums[row]};
-    u32 present = head_of<HEAD>(keys, vocab, sorted, scratch);
+    Probabilities keys = {probabilities + (u64)row * vocab};
+    Reached reached = {counts, pivots, row, gridDim.x, (vocab + PART - 1) / PART};
+    u32 pivot = reached.pivot_behind<HEAD_THREADS>(PASSES - 1, HEAD, scratch);
+    u32 present = head_of<HEAD>(keys, vocab, pivot, sorted, scratch);
     Cuts own = {top_k[row], cuts[2 * row], cuts[2 * row + 1]};
     u32 above = 0;
     f32 least = own.min_p * float_of(key_of(sorted[0]));
     if (own.min_p > 0.0f && least > 0.0f) {
-        for (u32 i = threadIdx.x; i < vocab; i += HEAD_THREADS) above += float_of(keys.at(i)) >= least ? 1 : 0;
+        // Entries are sorted: what the head has is all there is, unless all of it reaches that far.
+        bool is_longer = present > HEAD && float_of(key_of(sorted[HEAD - 1])) >= least;
+        if (is_longer) for (u32 i = threadIdx.x; i < vocab; i += HEAD_THREADS) above += float_of(keys.at(i)) >= least ? 1 : 0;
+        else for (u32 i = threadIdx.x; i < HEAD; i += HEAD_THREADS) above += float_of(key_of(sorted[i])) >= least ? 1 : 0;
         above = block_sum<HEAD_THREADS>(above, scratch);
         above = above == 0 ? 1 : above;
     }
@@ -125,4 +157,4 @@ ictus_pick(Ptr<u32> RESTRICT tokens, Ptr<u32> RESTRICT status, Ptr<const f32> RE
     tokens[row] = walk(own_row, own, above, uniform_of(positions[row]));
     status[row] = own_row.is_too_short ? HEAD_TOO_SHORT : 0;
 }
-EXPORT(ictus_pick, 512)
+EXPORT(ictus_pick, 1024)

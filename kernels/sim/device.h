@@ -285,6 +285,7 @@ DEV f32 warp_max(f32 value, SIM_PLACE) { return butterfly("warp_max", value, Mos
 
 DEV f32 fused(f32 a, f32 b, f32 c) { return fmaf(a, b, c); }
 DEV f64 root(f64 x) { return sqrt(x); }
+DEV u32 ones(u32 bits) { return (u32)__builtin_popcount(bits); }
 DEV u32 bits_of(f32 x) { return sim::word_of(x); }
 DEV f32 float_of(u32 bits) { return sim::value_of<f32>(bits); }
 DEV f32 from_f16(u16 bits) {

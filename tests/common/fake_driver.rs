@@ -33,6 +33,7 @@ struct Functions {
 }
 
 /// What can be set. The numbers are those of `Option` in kernels/sim/driver.h.
+#[allow(dead_code, reason = "not every test file that takes this module uses all of it")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Setting {
     /// In which order streams run: 0 lazily, 1 at once, 2 in any legal order, which [`Setting::Seed`] decides.

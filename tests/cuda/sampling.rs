@@ -194,6 +194,15 @@ struct Draw {
     position: u64,
 }
 
+/// Passes that look for the best entries, and words that each counts of a part.
+const PASSES: usize = 7;
+const DIGITS: usize = 32;
+
+/// Room for counts and pivots.
+fn reached(device: &mut Device, rows: usize, vocab: usize) -> [Memory; 2] {
+    [device.room::<u32>(2 * rows * vocab.div_ceil(PART) * DIGITS), device.room::<u32>(PASSES * rows)]
+}
+
 /// Tokens, whether the head was too short, and the sums of weights.
 fn pick(device: &mut Device, logits: &[f32], vocab: usize, draws: &[Draw]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
     let rows = draws.len();
@@ -211,7 +220,12 @@ fn pick(device: &mut Device, logits: &[f32], vocab: usize, draws: &[Draw]) -> (V
     let grid = [vocab.div_ceil(PART), rows, 1];
     device.launch("ictus_weights", grid, args![weights, logits, best, temperatures, vocab_size]);
     device.launch("ictus_weight_sum", [rows, 1, 1], args![sums, weights, temperatures, vocab_size]);
-    let arguments = args![tokens, status, weights, sums, greedy, temperatures, top_k, cuts, positions, vocab_size];
+    let [counts, pivots] = reached(device, rows, vocab);
+    for pass in 1..PASSES as u32 {
+        device.launch("ictus_reach", grid, args![counts, pivots, weights, sums, temperatures, vocab_size, pass]);
+    }
+    let arguments =
+        args![tokens, status, weights, sums, counts, pivots, greedy, temperatures, top_k, cuts, positions, vocab_size];
     device.launch("ictus_pick", [rows, 1, 1], arguments);
     (device.read(tokens), device.read(status), bits(&device.read(sums)))
 }
@@ -231,7 +245,7 @@ fn cuda_drawn_tokens_are_those_of_the_host() {
         cuts(7, 0.0, 0.0),
         cuts(3000, 0.0, 0.999),
     ];
-    for vocab in [1, 19, 1500, 5003] {
+    for vocab in [1, 19, 1500, 9001] {
         let mut draws = Vec::new();
         for &cuts in &all {
             for temperature in [0.0, 0.7, 3.0] {
@@ -339,7 +353,12 @@ fn cuda_logprobs_are_made_of_the_hosts_numbers() {
             let (logits, tokens, best) = (device.upload(&plain), device.upload(&tokens), device.upload(&best));
             let (sums, wanted, records) =
                 (device.upload(&sums), device.upload(&wanted), device.room::<u32>(rows * RECORD));
-            let arguments = args![records, logits, tokens, best, sums, wanted, vocab as u32];
+            let [counts, pivots] = reached(device, rows, vocab);
+            for pass in 0..PASSES as u32 {
+                let arguments = args![counts, pivots, logits, wanted, vocab as u32, pass];
+                device.launch("ictus_reach_logits", [vocab.div_ceil(PART), rows, 1], arguments);
+            }
+            let arguments = args![records, logits, counts, pivots, tokens, best, sums, wanted, vocab as u32];
             device.launch("ictus_logprobs", [rows, 1, 1], arguments);
             device.read::<u32>(records)
         });

@@ -42,6 +42,7 @@ const SOURCES: &[Source] = sources![
     "rows",
     "sample_logprobs",
     "sample_pick",
+    "sample_reach",
     "sample_shape",
     "sample_survey",
     "sample_weights",

@@ -254,6 +254,7 @@ impl Launcher {
             "ictus_survey",
             "ictus_shape",
             "ictus_weights",
+            "ictus_reach",
             "ictus_pick",
             "ictus_logprobs",
         ];

@@ -50,6 +50,8 @@ pub(super) struct Requests {
     pub(super) shapes: bool,
     /// Log-probabilities are wanted of a row.
     pub(super) logprobs: bool,
+    /// A row is drawn from.
+    pub(super) draws: bool,
     biases: Vec<(u32, f32)>,
 }
 
@@ -76,6 +78,7 @@ impl Requests {
         self.words.extend(rows().map(|row| if is_wanted(row) { 1.0_f32.to_bits() } else { 0 }));
         self.logprobs = rows().any(is_wanted);
         self.shapes = rows().flatten().any(SampleRequest::shapes);
+        self.draws = rows().flatten().any(|row| row.temperature > 0.0);
         let records = self.words.len();
         self.words.resize(records + RECORD * self.rows, 0);
         for (row, request) in all().take(self.rows).enumerate() {
@@ -124,7 +127,8 @@ impl Requests {
 
     /// Where things lie, once the words have been brought to `at`.
     pub(super) fn listed(&self, at: At<u32>) -> Listed {
-        Listed { words: at.first(self.words.len()), rows: self.rows, shapes: self.shapes, logprobs: self.logprobs }
+        let &Self { rows, shapes, logprobs, draws, .. } = self;
+        Listed { words: at.first(self.words.len()), rows, shapes, logprobs, draws }
     }
 }
 
@@ -136,6 +140,7 @@ pub(super) struct Listed {
     pub(super) rows: usize,
     pub(super) shapes: bool,
     pub(super) logprobs: bool,
+    pub(super) draws: bool,
 }
 
 impl Listed {
