@@ -3,8 +3,7 @@
 // Shapes: weights [rows, vocab] f32 and sums [rows] of sample_weights.cu: the first pass leaves the probabilities in place of the weights; logits [rows,
 // vocab] f32, shaped; counts [2, rows, parts, 32] u32, pivots [7, rows] u32.
 // Work: a block of 256 takes a part of 4096 entries, a thread 16 of them, in registers; 31 comparisons each.
-// Shared: 1 KB. Numerics: one rounded division an entry, as on the host; else integers. Roof: a launch; 4 bytes an entry out of the cache, and 62
-// instructions.
+// Shared: 1 KB. Numerics: one rounded division an entry, as on the host; else integers. Roof: a launch; instructions, 150 an entry, over all processors.
 #include "sample_head.cuh"
 
 // Rows of temperature 0 are left out. Passes FIRST_OF_PROBABILITIES to PASSES - 1. grid: (parts, rows)
