@@ -1,4 +1,5 @@
-//! State out of a CUDA device's pages and back in eight and four bits an element: the bytes of the host's encoder, and only they travel.
+//! State out of a CUDA device's pages and back in eight and four bits an element: the bytes of the host's encoder, and only they travel. And the scenarios of
+//! state over real models (`state_models/scenarios.rs`).
 //!
 //! Runs on simulated devices, or on the machine's: tests/common/cuda_device.rs.
 
@@ -11,6 +12,8 @@ mod cuda_device;
 mod model;
 #[path = "common/random.rs"]
 mod random;
+#[path = "state_models/scenarios.rs"]
+mod scenarios;
 
 use cuda_device::{Setting, TestDevice, backend, simulated, test_device};
 use half::f16;
@@ -26,6 +29,28 @@ use ictus::runtime::{PagedOptions, Runtime};
 use ictus::testing::Harness;
 use ictus::transfer::{Encoding, HEADER_BYTES};
 use random::Random;
+
+/// What the scenarios of `tests/state_models.rs` run on here. Those of `tests/state_scenarios` are about the fake runtime: they choose its pages, cells and
+/// tokens, which no model has.
+mod engine {
+    use ictus::backend::Arithmetic;
+    use ictus::backend::cuda::CudaBackend;
+
+    use crate::cuda_device::{TestDevice, backend, test_device};
+
+    pub(crate) type Under = CudaBackend;
+
+    /// Simulated devices take a second for what a processor does at once, so: heads of one size with a window, and another family.
+    pub(crate) const FILES: [&str; 2] = ["tests/data/llama-window.gguf", "tests/data/gemma3.gguf"];
+
+    pub(crate) fn device() -> Option<TestDevice> {
+        test_device()
+    }
+
+    pub(crate) fn under(arithmetic: Arithmetic, _: usize) -> CudaBackend {
+        backend().with_arithmetic(arithmetic)
+    }
+}
 
 const LOSSY: [Encoding; 2] = [Encoding::Q8, Encoding::Q4];
 
