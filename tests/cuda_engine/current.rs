@@ -1,6 +1,9 @@
 //! The caller's own context: a library leaves current what it found current, on whichever thread, however a call ends.
 
 use cudarc::driver::{CudaContext, result, sys};
+use ictus::backend::cuda::CudaBackend;
+use ictus::runtime::{Answers, Feed, Input, ModelRuntime, Want};
+use ictus::sample::SampleRequest;
 
 use super::*;
 
@@ -85,4 +88,56 @@ fn cuda_engines_leave_the_caller_s_context_current() {
     }
     let left = driver.statistics();
     assert_eq!((left.live_allocations, left.live_host_allocations, left.leaked), (0, 0, 0), "{left:?}");
+}
+
+/// A sequence whose prompt is in and of which two steps are under way.
+fn two_under_way(checkpoint: &Checkpoint) -> (ModelRuntime<CudaBackend>, Feed<'static>) {
+    let mut runtime = model::runtime(backend(), checkpoint, &model::options(KvType::F32, 64));
+    runtime.allow_capture(true);
+    let sequence = runtime.seq_create().expect("a sequence");
+    let prompt = Feed { sequence, input: Input::Tokens(&[1, 2, 3]), want: Want::Nothing };
+    runtime.step(&[prompt], &mut Answers::new()).expect("the step runs");
+    let feed = Feed { input: Input::Tokens(&[4]), want: Want::Token(SampleRequest::default()), ..prompt };
+    runtime.step_begin(&[feed]).expect("it begins");
+    runtime.step_begin(&[Feed { input: Input::Picked { feed: 0 }, ..feed }]).expect("it begins");
+    (runtime, feed)
+}
+
+/// Steps that are begun, ended on another thread, failed, or still under way when their engine goes: the caller's context stays current, nothing is left.
+#[test]
+fn cuda_steps_under_way_leave_the_caller_s_context_current() {
+    let Some(driver) = simulated() else { return };
+    driver.set(Setting::Devices, 2);
+    let checkpoint = Checkpoint::open(model::file(SMALL)).expect("the model opens");
+    let other = CudaContext::new(1).expect("a device");
+    let left = |when: &str| assert_eq!(current(), Some(other.cu_ctx() as usize), "{when}");
+    for ended in 0..=2 {
+        let (mut runtime, feed) = two_under_way(&checkpoint);
+        left("after they were begun");
+        std::thread::scope(|scope| {
+            let elsewhere = scope.spawn(|| {
+                for _ in 0..ended {
+                    runtime.step_end(&[feed], &mut Answers::new()).expect("it ends");
+                    assert_eq!(current(), None, "{ended} ended elsewhere");
+                }
+            });
+            elsewhere.join().expect("it ends");
+        });
+        drop(runtime);
+        left("after their engine went");
+        let left = driver.statistics();
+        assert_eq!((left.live_allocations, left.live_host_allocations, left.leaked), (0, 0, 0), "{ended}: {left:?}");
+    }
+    for point in [Point::Run, Point::Sync] {
+        let (mut runtime, feed) = two_under_way(&checkpoint);
+        driver.inject(point, 1, ILLEGAL_ADDRESS);
+        let ends = [(); 2].map(|()| runtime.step_end(&[feed], &mut Answers::new()));
+        driver.inject(point, 0, 0);
+        left("after a failure");
+        assert!(ends.iter().all(|end| end.is_err()), "{point:?}: the first error stays");
+        let again = runtime.step(&[feed], &mut Answers::new());
+        assert!(again.is_err(), "{point:?}: {again:?}");
+        drop(runtime);
+        left("after the end of one that failed");
+    }
 }

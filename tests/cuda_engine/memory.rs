@@ -3,7 +3,7 @@
 use ictus::backend::cuda::{CudaBackend, CudaGroup};
 use ictus::backend::{Backend, KvShape, Span};
 use ictus::record::constant::encoding;
-use ictus::runtime::{Answer, Answers, Feed, Input, ModelRuntime, PagedOptions, SeqHandle, Want};
+use ictus::runtime::{Answer, Answers, Feed, Input, ModelRuntime, PagedOptions, RuntimeError, SeqHandle, Want};
 use ictus::sample::{Penalty, SampleRequest};
 
 use super::lora::Lora;
@@ -63,7 +63,34 @@ fn all_kinds_of_work<B: Backend>(runtime: &mut ModelRuntime<B>, adapter: u64) ->
             runtime.seq_free(target);
         }
     }
+    seen.extend(steps_ahead(runtime, &sequences, &requests));
     sequences.into_iter().for_each(|sequence| runtime.seq_free(sequence));
+    seen
+}
+
+/// Steps that feed each other on the device, two under way, where the backend has them.
+fn steps_ahead<B: Backend>(
+    runtime: &mut ModelRuntime<B>,
+    sequences: &[SeqHandle],
+    requests: &[SampleRequest<'_>],
+) -> Vec<(Vec<Answer>, Vec<u32>)> {
+    let mut seen = Vec::new();
+    let mut answers = Answers::new();
+    let feed =
+        |at: usize| Feed { sequence: sequences[at], input: Input::Tokens(&[9]), want: Want::Token(requests[at]) };
+    let again = |at: usize| Feed { input: Input::Picked { feed: at }, ..feed(at) };
+    for _ in 0..3 {
+        let begun = runtime.step_begin(&[0, 1, 2].map(feed));
+        if begun == Err(RuntimeError::Unsupported) {
+            break;
+        }
+        begun.expect("it begins");
+        runtime.step_begin(&[2, 0, 1].map(again)).expect("it begins");
+        for order in [[0, 1, 2], [2, 0, 1]] {
+            runtime.step_end(&order.map(feed), &mut answers).expect("it ends");
+            seen.push((answers.as_slice().to_vec(), Vec::new()));
+        }
+    }
     seen
 }
 
@@ -93,6 +120,8 @@ fn cuda_steps_ask_for_no_memory_and_no_kernels() {
         };
         assert!(refused > 10, "{what}: {refused} pieces");
         let expected = all_kinds_of_work(&mut runtime, adapter);
+        let ahead = if what.contains("devices") { 0 } else { 6 };
+        assert_eq!(expected.len(), 8 + ahead, "{what}");
         let before = driver.statistics();
         for point in POINTS {
             driver.inject(point, 1, OUT_OF_MEMORY);

@@ -1,8 +1,9 @@
 //! What is noted in a section and run behind it: memory that goes meanwhile, and graphs of more shapes than are kept.
 
 use ictus::backend::cuda::CudaBackend;
-use ictus::backend::{Backend, Gate};
+use ictus::backend::{Backend, Gate, KvShape, Picked};
 use ictus::runtime::{Answers, Feed, GraphCounts, Input, ModelRuntime, PagedOptions, SeqHandle, Want};
+use ictus::sample::SampleRequest;
 
 use super::*;
 
@@ -70,6 +71,59 @@ fn cuda_memory_that_goes_in_a_section_is_freed_behind_it() {
     drop(last);
     let left = driver.statistics();
     assert_eq!((left.live_allocations, left.leaked, left.live_contexts), (0, 0, 0), "{left:?}");
+}
+
+/// With two steps under way, what the second one named and lost in its section is freed behind all of their work, and each picks what is picked alone.
+#[test]
+fn cuda_memory_that_goes_with_steps_under_way_is_freed_behind_them() {
+    let Some(driver) = simulated() else { return };
+    let backend = CudaBackend::new(0).expect("a device");
+    let shape =
+        KvShape { layers: 1, n_kv_heads: 2, head_dim: 16, page_size_tokens: 16, pages: 8, element: KvType::F32 };
+    let _pages = backend.pages(&shape).expect("a pool");
+    backend.make_room_for_tables(4, 4).expect("room");
+    let mut random = Random::new("cuda steps under way");
+    let inputs = weights::values(&mut random, 3 * 32);
+    let x = rows(&backend, 32, &inputs);
+    let drawn = SampleRequest { temperature: 0.8, top_k: 90, top_p: 0.95, position: 9, ..Default::default() };
+    let requests = [SampleRequest::default(), drawn, SampleRequest { logprobs: Some(5), position: 77, ..drawn }];
+    let requests = requests.each_ref();
+    let wanted = requests.map(Some);
+    // 5000 entries are two parts.
+    for vocab in [300, 5000] {
+        let tables = [(); 2].map(|()| weights::plain(vocab, 32, &weights::values(&mut random, vocab * 32)));
+        let mut logits = rows(&backend, vocab, &vec![0.0; 3 * vocab]);
+        let alone = tables.each_ref().map(|table| {
+            let matrix = backend.matrix(table).expect("a matrix");
+            let mut out = [Picked::NotServed; 3];
+            backend.linear(&x, &matrix, None, &mut logits);
+            backend.pick_rows(&mut logits, &wanted, &mut out).expect("it works");
+            out
+        });
+        assert!(alone.iter().flatten().all(|picked| matches!(picked, Picked::Done(Ok(_)))), "{alone:?}");
+        assert_ne!(alone[0], alone[1]);
+        for round in 0..4 {
+            let matrices = tables.each_ref().map(|table| backend.matrix(table).expect("a matrix"));
+            let before = driver.statistics().live_allocations;
+            for matrix in matrices {
+                assert!(backend.can_begin_picks(vocab, &requests));
+                backend.graph_begin(true);
+                backend.linear(&x, &matrix, None, &mut logits);
+                drop(matrix);
+                backend.begin_picks(&mut logits, &requests).expect("it begins");
+                backend.graph_end();
+                backend.send_picks().expect("it is sent");
+            }
+            assert_eq!(driver.statistics().live_allocations, before - 2, "freed behind the sections");
+            assert!(!backend.can_begin_picks(vocab, &requests), "two are under way");
+            for alone in &alone {
+                let mut out = [Picked::NotServed; 3];
+                backend.take_picks(&wanted, &mut out).expect("it ends");
+                assert_eq!(&out, alone, "{vocab} entries, round {round}");
+            }
+        }
+    }
+    drop((x, backend));
 }
 
 /// How many programs are remembered (`graphs.rs`).

@@ -68,6 +68,8 @@ use self::launch::{Launcher, PoolLayers, SEGMENT, SpanList, Weights};
 use self::requests::Requests;
 use self::spans::SpanLists;
 use self::staging::{HALF_BYTES, Staging};
+#[cfg(doc)]
+use super::Backend;
 use super::{Arithmetic, BackendError, KvShape, RopeTable, Span};
 use crate::tensor::{DType, Tensor};
 
