@@ -436,12 +436,26 @@ impl Product<'_> {
                         let (group, blocks, to) = (weights.group(group), blocks.clone(), to.as_chunks_mut().0);
                         decode(s, weights.dtype, Decode { group, blocks, to });
                     }
+                    ask_for(s, &weights, &groups, blocks.end);
                     let column = blocks.start * BLOCK;
                     let cols = (blocks.len() * BLOCK).min(weights.cols - column);
                     let (groups, rows) = (groups.clone(), rows.clone());
                     s.run(Tiles { x, width: weights.cols, column, cols, panel, out, groups, rows });
                 }
             }
+        }
+    }
+}
+
+/// Asks for the weights of the panel behind this one, which begins with this block, while this one is multiplied.
+#[inline(always)]
+fn ask_for<S: Simd>(s: S, weights: &Weights<'_>, groups: &Range<usize>, block: usize) {
+    let (per_block, blocks) = (weights.group_bytes / weights.cols.div_ceil(BLOCK), block..block + PANEL_BLOCKS);
+    for group in groups.clone() {
+        let bytes = weights.group(group);
+        let from = (blocks.start * per_block).min(bytes.len());
+        for line in bytes[from..(blocks.end * per_block).min(bytes.len())].chunks(64) {
+            s.prefetch(line.as_ptr());
         }
     }
 }
