@@ -100,7 +100,10 @@ impl Link {
         self.out.clear();
         let seq = self.writer.write_payload(kind, 0, payload, &mut self.out)?;
         match transmit(self.frames.as_fd(), &self.out, deadline) {
-            Ok(()) => Ok(seq),
+            Ok(()) => {
+                self.patience.expect();
+                Ok(seq)
+            }
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(LinkError::TimedOut),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(LinkError::Closed),
             Err(error) => Err(error.into()),

@@ -90,7 +90,8 @@ impl Link {
     }
 
     fn flush(&mut self) -> Result<(), ServeError> {
-        transmit(self.frames(), &self.out, None)?;
+        transmit(self.frames.as_fd(), &self.out, None)?;
+        self.patience.expect();
         if self.out.capacity() > KEPT_BYTES {
             self.out = Vec::new();
         }
