@@ -347,3 +347,26 @@ fn tick_that_is_asked_to_end_takes_its_step_back() {
     assert_eq!(shown[..4], expected[..4]);
     assert_eq!(events.tick_status, 0, "yielding is no status of its own");
 }
+
+/// A word that stays raised (E-36) costs one step in vain, not one a tick; when it is lowered, rounds are begun ahead again.
+#[test]
+fn ticks_that_are_asked_to_end_one_after_another_begin_nothing_ahead() {
+    let (mut h, asked) = watched(2, |_, _| {});
+    h.rings.set_yield(true);
+    let plan = h.plan().decode(1, 4).decode(2, 4);
+    h.tick_ok(plan);
+    for _ in 0..2 {
+        asked.borrow_mut().clear();
+        let plan = h.plan().decode(1, 4).decode(2, 4);
+        let events = h.tick_ok(plan);
+        assert!(events.emits.iter().all(|emit| emit.n_tokens == 1));
+        assert_eq!(*asked.borrow(), [Asked::Step(2)]);
+    }
+    h.rings.set_yield(false);
+    asked.borrow_mut().clear();
+    let plan = h.plan().decode(1, 3).decode(2, 3);
+    h.tick_ok(plan);
+    // The first round is run before the word is looked at.
+    let expected = [Asked::Step(2), Asked::Begin(2, 0), Asked::Begin(2, 2), Asked::End(2, 0), Asked::End(2, 0)];
+    assert_eq!(*asked.borrow(), expected);
+}

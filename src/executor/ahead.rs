@@ -38,6 +38,9 @@ pub(super) struct Ahead {
     begun: usize,
     /// Whether this tick looks ahead.
     on: bool,
+    /// What the yield word said when it was last looked at. As long as it is raised, ticks end behind one round, and a step ahead would
+    /// only hold up their end.
+    yields: bool,
     /// When the last step ended: the next one had the device from then on.
     ended_ns: u64,
 }
@@ -60,12 +63,30 @@ struct Row {
 
 impl<R: Runtime> Run<'_, R> {
     /// Says whether the rounds to come may be begun ahead.
-    pub(super) fn look_ahead(&mut self, drafts: bool) {
-        let state = &*self.state;
+    ///
+    /// # Errors
+    /// A tick that did not come to its end has left a step behind.
+    pub(super) fn look_ahead(&mut self, drafts: bool) -> Result<(), Fatal> {
+        let can = self.can_look_ahead(drafts);
         let ahead = &mut self.steps.ahead;
-        ahead.begun = 0;
-        let can = state.runtime.steps_ahead() && state.descriptor.truncate_partial;
-        ahead.on = can && !drafts && state.departures.is_empty();
+        // A time of the timeline, of which there may be another one now.
+        ahead.ended_ns = 0;
+        ahead.on = can && !ahead.yields;
+        if ahead.begun == 0 { Ok(()) } else { Err(Fatal) }
+    }
+
+    fn can_look_ahead(&self, drafts: bool) -> bool {
+        let state = &*self.state;
+        state.runtime.steps_ahead() && state.descriptor.truncate_partial && !drafts && state.departures.is_empty()
+    }
+
+    /// Notes what the yield word says behind a round (T-109), when the tick goes on unless it is raised.
+    pub(super) fn note_yield(&mut self, drafts: bool, yields: bool) {
+        // Not where a step could not be begun meanwhile: then the word was not raised before either.
+        if self.steps.ahead.yields && !yields {
+            self.steps.ahead.on = self.can_look_ahead(drafts);
+        }
+        self.steps.ahead.yields = yields;
     }
 
     /// Runs the queued round, which feeds lanes among the `active` jobs, and begins the one behind it where that is possible.

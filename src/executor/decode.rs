@@ -101,7 +101,7 @@ fn run_timed<R: Runtime>(jobs: &mut [Job], load: WorkLoad, run: &mut Run<'_, R>)
 /// Rounds until every job is done or the tick should end; with drafts in them, or without.
 fn run_rounds<R: Runtime>(jobs: &mut [Job], drafts: bool, run: &mut Run<'_, R>) -> Result<(), Fatal> {
     let mut active = std::mem::take(&mut run.steps.active);
-    run.look_ahead(drafts);
+    run.look_ahead(drafts)?;
     let is_active = |&number: &usize| jobs.get(number).is_some_and(|job| job.active);
     // The first round feeds in plan order, the others by ascending tag (T-104).
     active.clear();
@@ -118,8 +118,12 @@ fn run_rounds<R: Runtime>(jobs: &mut [Job], drafts: bool, run: &mut Run<'_, R>) 
             run.run_round(&active, jobs)?;
         }
         evaluate_round(&mut active, jobs, run)?;
-        if !active.is_empty() && run.rings.yield_requested() {
-            break;
+        if !active.is_empty() {
+            let yields = run.rings.yield_requested();
+            run.note_yield(drafts, yields);
+            if yields {
+                break;
+            }
         }
         queue_round(&active, jobs, run)?;
     }

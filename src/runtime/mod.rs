@@ -387,7 +387,7 @@ pub trait Runtime {
     /// `answers` is cleared first, and as after [`Runtime::step`] then; [`Answer::Again`] is possible too.
     ///
     /// # Errors
-    /// Those of [`Runtime::step`]; the step is over, and what its sequences hold is unspecified.
+    /// Those of [`Runtime::step`]; the step is over, and what its sequences hold behind what they held before it is unspecified.
     fn step_end(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
         let _ = (feeds, answers);
         Err(RuntimeError::Unsupported)

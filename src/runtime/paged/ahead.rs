@@ -33,6 +33,10 @@ pub(super) struct BegunSteps {
 }
 
 impl BegunSteps {
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// The step that was begun last.
     fn newest(&self) -> Option<&[SeqHandle]> {
         self.count.checked_sub(1).map(|last| self.steps[last].as_slice())

@@ -390,7 +390,7 @@ impl<B: Backend> Runtime for ModelRuntime<B> {
 
     fn step(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
         answers.clear(self.descriptor.vocab_size as usize);
-        if self.broken {
+        if self.broken || !self.begun.is_empty() {
             return Err(RuntimeError::Fatal);
         }
         self.check(feeds)?;
