@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! enter     remember what is current -> make the device's context current -> ... -> what was remembered is current again
-//! Own       the same around the end of what belongs to the binding, which makes its context current when it goes
+//! Own       the same around the end of what belongs to the binding, which makes its context current when most of it goes (a graph: `driver`)
 //! ```
 //! A context is entered around each call of the driver, not around a step: a group takes turns between devices on one thread, and a step that is noted makes
 //! no calls. Where the device's context is current already that costs one look, else two changes besides: each is a write to memory of the thread.

@@ -119,7 +119,13 @@ fn is_idle(context: &CudaContext) -> bool {
         let no_other = no_capture();
         let waited = Entered::enter(context).and_then(|_entered| result::ctx::synchronize());
         drop(no_other);
-        let captures = waited.is_err_and(|error| error.0 == sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        let captures = waited.is_err_and(|error| {
+            let (refused, spoiled) = (
+                sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            );
+            error.0 == refused || error.0 == spoiled
+        });
         if captures {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -237,7 +243,22 @@ impl Drop for Pinned {
 }
 
 /// Work of a stream that was captured, to be launched as often as one likes.
-pub(super) struct Graph(Own<CudaGraph>);
+pub(super) struct Graph {
+    /// None once it goes.
+    graph: Option<Own<CudaGraph>>,
+    context: Context,
+    stream: Own<Arc<CudaStream>>,
+}
+
+impl Drop for Graph {
+    /// Behind what was launched of it, and with its context current, which the binding does not see to.
+    fn drop(&mut self) {
+        let _entered = Entered::enter(&self.context);
+        // A device that has failed runs nothing any more.
+        let _ = self.stream.synchronize();
+        self.graph = None;
+    }
+}
 
 // SAFETY: its handles are no thread's own, and it is not `Sync`: one thread at a time uses it.
 unsafe impl Send for Graph {}
@@ -509,14 +530,19 @@ impl Driver {
         let nothing = || BackendError::Device { reason: "a capture gave no graph".to_owned() };
         ended
             .map_err(|error| failed("ending a capture", error))?
-            .map(|graph| Graph(Own::new(graph)))
+            .map(|graph| Graph {
+                graph: Some(Own::new(graph)),
+                context: self.context.clone(),
+                stream: self.stream.clone(),
+            })
             .ok_or_else(nothing)
     }
 
     /// Launches a graph, in stream order. What its work reads and writes is live, as for the launches that were captured.
     pub(super) fn replay(&self, graph: &Graph) -> Result<(), BackendError> {
         let _entered = self.enter()?;
-        graph.0.launch().map_err(|error| failed("launching a graph", error))
+        let Some(graph) = &graph.graph else { return Ok(()) };
+        graph.launch().map_err(|error| failed("launching a graph", error))
     }
 
     /// Launches a kernel, in stream order.

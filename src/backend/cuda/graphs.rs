@@ -69,7 +69,7 @@ impl Graphs {
             // SAFETY: as the caller promises.
             return unsafe { launcher.play(ops) };
         }
-        let is_known = self.take_up(launcher, ops);
+        let is_known = self.take_up(ops);
         let may_capture = self.may_capture;
         if let Some(known) = self.known.last_mut().filter(|known| is_known && !known.is_refused) {
             let had_graph = known.graph.is_some();
@@ -92,18 +92,15 @@ impl Graphs {
     }
 
     /// Makes the program the last of those that are known, when it is one of them or may become one. Whether it was.
-    fn take_up(&mut self, launcher: &Launcher, ops: &[Op]) -> bool {
+    fn take_up(&mut self, ops: &[Op]) -> bool {
         let found = self.known.iter().position(|known| known.ops == ops);
         if let Some(at) = found {
             let known = self.known.remove(at);
             self.known.push(known);
         } else if self.may_capture {
             if self.known.len() >= MOST_PROGRAMS {
-                let oldest = self.known.remove(0);
-                if oldest.graph.is_some() {
-                    // The device may be at work on it. Where it cannot be waited for it is lost, and the next launch says so.
-                    let _ = launcher.driver.finish();
-                }
+                // A graph that goes is waited for.
+                self.known.remove(0);
             }
             self.known.push(Known { ops: ops.to_vec(), graph: None, is_refused: false });
         }
