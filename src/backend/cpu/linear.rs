@@ -12,7 +12,7 @@
 //! # Numerics
 //! An output is one number in single precision: `sum = fma(weight, x[k], sum)` for ascending `k`, from 0, and the bias at last. `weight` is the
 //! value that the file means, rounded once. Keeping a sum in memory between two blocks of columns changes nothing. So all forms
-//! give the same bits, and so do all instruction sets that fuse; the portable instance rounds each product as well.
+//! give the same bits (but for the sign of a zero where every product has underflowed), and so do all instruction sets that fuse; the portable instance rounds each product as well.
 //!
 //! # Cost
 //! One row: 2 operations on 8 weights to decode them, 1 to scale, 1 to add; memory is read once, in four streams. More rows: 12
@@ -447,7 +447,8 @@ impl Product<'_> {
     }
 }
 
-/// Asks for the weights of the panel behind this one, which begins with this block, while this one is multiplied.
+/// Asks for the weights of the panel behind this one, which begins with this block, while this one is multiplied; nothing behind the last
+/// one of a row.
 #[inline(always)]
 fn ask_for<S: Simd>(s: S, weights: &Weights<'_>, groups: &Range<usize>, block: usize) {
     let (per_block, blocks) = (weights.group_bytes / weights.cols.div_ceil(BLOCK), block..block + PANEL_BLOCKS);

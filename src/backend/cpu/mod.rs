@@ -14,8 +14,7 @@
 //! # Invariants
 //! - A row's bits depend on that row and, in attention, on the keys and values that it sees: each kernel's header says in which order
 //!   it adds. Threads and tasks only decide who computes what.
-//! - Products have the same bits on all instruction sets that fuse products and sums, and others where it does not; other operations may
-//!   differ from one instruction set to another.
+//! - All operations have the same bits on all instruction sets that fuse products and sums; the portable one does not, and has others.
 //!
 //! # Limits
 //! Matrices, pools and buffers are all the memory there is, and a decoded panel of weights per thread, made with the first matrix. An

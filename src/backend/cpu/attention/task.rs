@@ -226,6 +226,11 @@ impl<E: Element> Run<'_, E> {
         }
     }
 
+    /// Whether what is wanted next is asked for: in pages of one block, where the keys and the values of a block lie alike.
+    fn asks_ahead(&self) -> bool {
+        self.attend.layout.page_size_tokens == SIDE
+    }
+
     fn scores<S: Simd>(&self, s: S, segment: &Segment, union: Range<usize>, memory: &mut Memory<'_, E>) {
         let dim = self.attend.shape.head_dim;
         let start = segment.index * SEGMENT;
@@ -235,7 +240,8 @@ impl<E: Element> Run<'_, E> {
             for first in blocks.clone().step_by(SCORE_BLOCKS) {
                 let some = first..blocks.end.min(first + SCORE_BLOCKS);
                 let Memory { queries, scores, .. } = memory;
-                let keys = Keys { elements, at: &segment.keys, ahead: Some(&segment.values) };
+                let keys =
+                    Keys { elements, at: &segment.keys, ahead: Some(&segment.values).filter(|_| self.asks_ahead()) };
                 self.score_blocks(s, segment, &keys, some, queries, scores);
             }
             return;
@@ -376,7 +382,7 @@ impl<E: Element> Run<'_, E> {
         }
         if !common.is_empty() {
             let (elements, blocks, positions) = (values.elements, values.at, common.clone());
-            let ahead = segment.next.as_ref().filter(|_| first == 0 && values.whole);
+            let ahead = segment.next.as_ref().filter(|_| first == 0 && values.whole && self.asks_ahead());
             s.run(Values { weights, elements, blocks, strips: offsets, positions, ahead, sums: &mut sums });
             for r in 0..R {
                 self.alone(s, values, &offsets, common.end..seen[r].end, &weights[r], &mut sums[r]);
