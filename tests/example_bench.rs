@@ -81,10 +81,10 @@ fn what_a_worker_has_no_part_in_is_left_out_by_name() {
         println!("skipped: an engine in a process of its own: built without the feature worker");
         return;
     };
-    let output = bench(&["--json", "--runs", "1", "--only", "idle,tick,match,fork,rss"], Some(worker));
+    let output = bench(&["--json", "--runs", "1", "--only", "idle,tick,match,mask,fork,rss"], Some(worker));
     let lines = lines(&output);
     let tests: Vec<&str> = lines.iter().filter_map(|line| line["test"].as_str()).collect();
-    assert_eq!(tests, ["tick", "match", "fork", "rss", "idle"]);
+    assert_eq!(tests, ["tick", "match", "fork", "mask", "rss", "idle"]);
     assert!(lines.iter().all(|line| line["skipped"].is_string()), "{lines:?}");
     for (program, arguments, reason) in [
         (worker, &["--timeline", "/nonexistent/trace.json"][..], "--timeline needs"),

@@ -39,7 +39,7 @@ use roofline::{Least, Work};
 use serde_json::{Value, json};
 
 /// Tests that a worker has no part in, or whose part in it cannot be seen from here.
-const HERE: [&str; 5] = ["tick", "match", "fork", "rss", "idle"];
+const HERE: [&str; 6] = ["tick", "match", "fork", "mask", "rss", "idle"];
 
 /// Prints one line: the common fields, then those of the test.
 fn say(args: &Args, test: &str, fields: Value) {
