@@ -11,18 +11,19 @@ cd "$(dirname "$0")/../fuzz"
 seconds=${1:-30}
 [ $# -eq 0 ] || shift
 [ $# -gt 0 ] || set -- frames messages segments worker host
+built=../target/fuzz
 # What is fuzzed is what is tested: the versions of the crate itself.
 cp ../Cargo.lock Cargo.lock
 host=$(rustc -vV | sed -n 's/^host: //p')
 # With a target named, build scripts and macros are built without these.
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1" \
-    cargo build --release --target "$host" --target-dir target
+    cargo build --release --target "$host" --target-dir "$built"
 for target; do
     echo "== $target"
     work=$(mktemp -d)
-    "target/$host/release/$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -max_len=4096 -print_final_stats=1 \
+    "$built/$host/release/$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -max_len=4096 -print_final_stats=1 \
         -artifact_prefix="$work/" "$work" "corpus/$target"
-    [ -z "${MERGE:-}" ] || "target/$host/release/$target" -set_cover_merge=1 -use_counters=0 "corpus/$target" "$work"
+    [ -z "${MERGE:-}" ] || "$built/$host/release/$target" -set_cover_merge=1 -use_counters=0 "corpus/$target" "$work"
     rm -rf "$work"
 done

@@ -66,6 +66,15 @@ cargo test --all-features --no-fail-fast -- --show-output 2>&1 | tee target/test
 test_rc=${PIPESTATUS[0]}
 set -e
 
+step "fuzz targets of the link under libFuzzer, ten seconds each"
+if ./scripts/fuzz.sh 10 >target/fuzz.log 2>&1; then
+    grep -E '^==|^stat::number_of_executed' target/fuzz.log
+else
+    # With the input that broke it: which file has it, and its bytes in base64.
+    tail -60 target/fuzz.log
+    test_rc=1
+fi
+
 step "sanitizer: array decoding under AddressSanitizer"
 ./scripts/sanitize.sh 2>&1 | tee -a target/test.log || test_rc=1
 
