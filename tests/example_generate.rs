@@ -168,7 +168,8 @@ fn worker_says_what_the_engine_of_this_process_says() {
     ];
     for arguments in runs {
         let (here, there) = (json(arguments), object(in_worker(worker, arguments)));
-        for member in ["prompt_tokens", "tokens", "text", "finish", "logprobs", "proposed", "accepted"] {
+        // Not how many tokens were proposed and accepted: whether drafts pay is a matter of time.
+        for member in ["prompt_tokens", "tokens", "text", "finish", "logprobs"] {
             assert_eq!(there[member], here[member], "{member} of {arguments:?}");
         }
         assert!(here["tokens"].as_array().is_some_and(|tokens| !tokens.is_empty()), "{here}");
