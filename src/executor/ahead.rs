@@ -240,7 +240,7 @@ impl<R: Runtime> Run<'_, R> {
         checked
     }
 
-    /// Cuts the sequences of lanes whose rows in the step that ended were in vain, or are to be fed again.
+    /// Cuts the sequences of lanes whose rows in the step that ended were in vain.
     fn cut_vain(&mut self) -> Result<(), Fatal> {
         let State { runtime, lanes, .. } = &mut *self.state;
         for (row, _) in self.steps.ahead.ended_rows().iter().zip(&self.steps.vain).filter(|(_, vain)| **vain) {

@@ -20,6 +20,10 @@ use super::{fake, here, tiny};
 
 const VOCAB: u32 = 64;
 
+/// Cells (0 is no limit), tokens of a page, whether copies share.
+const POOLS: [(u64, u32, bool); 5] =
+    [(128, 16, true), (220, 4, false), (300, 1, true), (640, 16, true), (0, 16, false)];
+
 /// A request of any kind; some share the beginning of their prompts.
 fn random_request(random: &mut Random, vocab: u32, prompt_max: usize, tokens_max: usize) -> Request {
     let begins = random.below(4) as u32;
@@ -158,8 +162,8 @@ fn every_request_says_on_a_small_pool_what_it_says_alone() {
     let mut random = Random::new("every_request_says_on_a_small_pool_what_it_says_alone");
     let mut all = Load::default();
     for round in 0..ROUNDS {
-        let (cells, page, shares) =
-            *random.pick(&[(0, 16, false), (300, 1, true), (220, 4, false), (128, 16, true), (640, 16, true)]);
+        // In turn: few rounds meet small pools too.
+        let (cells, page, shares) = POOLS[round as usize % POOLS.len()];
         let (batch, slots) = *random.pick(&[(8, 0), (3, 0), (8, 12)]);
         let head_only = round % 8 == 7;
         let small = move |options: &mut FakeOptions| {

@@ -50,7 +50,6 @@ impl Wide for Avx2 {
     const BYTE_FACTORS: [f32; 4] = [1.0, 256.0, 65536.0, 1.0];
     const TILE: (usize, usize) = (6, 1);
     const IN_REGISTERS: bool = true;
-    const STREAMS: usize = 2;
 
     #[inline(always)]
     fn splat_w(self, x: f32) -> [__m256; 2] {

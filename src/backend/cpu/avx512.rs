@@ -155,7 +155,6 @@ macro_rules! wide_methods {
         const BYTE_FACTORS: [f32; 4] = [1.0, 256.0, 65536.0, 16_777_216.0];
         const TILE: (usize, usize) = (12, 2);
         const IN_REGISTERS: bool = true;
-        const STREAMS: usize = 4;
 
         #[inline(always)]
         fn splat_w(self, x: f32) -> __m512 {

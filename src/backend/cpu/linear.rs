@@ -1,7 +1,7 @@
 //! Matrix products: `out[m][o] = sum_k x[m][k] * weight[o][k] (+ bias[o])`, over weights in tiles.
 //!
 //! ```text
-//! one row:    for each four row groups of weights (AVX2: two), a quarter of the range apart:
+//! one row:    for each four row groups of weights (AVX2, NEON: two), a quarter of the range apart:
 //!               for each 8 columns: decode in registers, multiply with the row of x, add
 //! few rows:   for each row group, for each four rows of x: the same with each row
 //! more rows:  for each 128 rows of x (L2), for each few row groups, for each 128 columns: decode into a panel (L1)
@@ -237,15 +237,12 @@ struct OneRow<'a, K>(Product<'a>, PhantomData<K>);
 impl<K: Kind> Op for OneRow<'_, K> {
     type Output = ();
 
-    // As in `Product`: the constant is a block of its own.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        if const { S::STREAMS < STREAMS } {
-            if const { S::STREAMS < STREAMS } {
-                self.streams::<S, { STREAMS / 2 }>(s);
-            }
-        } else {
+        if const { holds_many::<S>() } {
             self.streams::<S, STREAMS>(s);
+        } else {
+            self.streams::<S, { STREAMS / 2 }>(s);
         }
     }
 }
@@ -343,9 +340,10 @@ impl<K: Kind> Op for FewRows<'_, K> {
         for group in self.0.range.clone() {
             let mut row = 0;
             while row < rows {
-                row += match rows - row {
-                    1 | 2 => self.some::<S, 2>(s, group, row, rows),
-                    _ => self.some::<S, 4>(s, group, row, rows),
+                row += if const { !holds_many::<S>() } || rows - row <= 2 {
+                    self.some::<S, 2>(s, group, row, rows)
+                } else {
+                    self.some::<S, 4>(s, group, row, rows)
                 };
             }
         }
@@ -498,9 +496,14 @@ impl Op for Tiles<'_> {
     }
 }
 
+/// Whether registers hold the scales of a block of four row groups, or the sums of four rows beside those of one.
+const fn holds_many<S: Simd>() -> bool {
+    S::TILE.0 >= 12
+}
+
 /// Most rows of `x` that weights are decoded in registers for.
 const fn few_rows<S: Simd>() -> usize {
-    if S::TILE.0 >= 12 { FEW_ROWS.0 } else { FEW_ROWS.1 }
+    if holds_many::<S>() { FEW_ROWS.0 } else { FEW_ROWS.1 }
 }
 
 /// Row groups of a tile of so many rows: sums wait for each other where there are few.

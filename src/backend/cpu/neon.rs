@@ -168,7 +168,6 @@ macro_rules! wide_methods {
         // 24 registers of sums, 4 of weights, and those of x.
         const TILE: (usize, usize) = (6, 1);
         const IN_REGISTERS: bool = true;
-        const STREAMS: usize = 4;
 
         #[inline(always)]
         fn splat_w(self, x: f32) -> [float32x4_t; 4] {

@@ -50,7 +50,6 @@ impl Wide for Portable {
     const BYTE_FACTORS: [f32; 4] = [1.0; 4];
     const TILE: (usize, usize) = (4, 1);
     const IN_REGISTERS: bool = false;
-    const STREAMS: usize = 4;
 
     #[inline(always)]
     fn splat_w(self, x: f32) -> [f32; 16] {

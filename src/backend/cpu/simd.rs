@@ -49,8 +49,6 @@ pub(super) trait Wide: Copy + Send + Sync {
     const TILE: (usize, usize);
     /// Whether the codes of one row of weights are better decoded in registers than into memory where they meet one row of `x`.
     const IN_REGISTERS: bool;
-    /// Row groups that are decoded together for one row of `x`: 4, or 2 where their scales would not fit into registers.
-    const STREAMS: usize;
 
     /// The same number in all lanes.
     fn splat_w(self, x: f32) -> Self::W;

@@ -45,18 +45,22 @@ impl BegunSteps {
 
 impl<B: Backend> ModelRuntime<B> {
     pub(super) fn begin_step(&mut self, feeds: &[Feed<'_>]) -> Result<(), RuntimeError> {
+        let begun = self.begin_checked(feeds);
+        // However it went: other steps have tokens of their own.
+        self.rows.sources.clear();
+        begun
+    }
+
+    fn begin_checked(&mut self, feeds: &[Feed<'_>]) -> Result<(), RuntimeError> {
         if self.broken {
             return Err(RuntimeError::Fatal);
         }
         let requests = self.find_sources(feeds)?;
         if !self.has_room_for(feeds) || !self.backend.can_begin_picks(self.rows.shape.vocab, &requests) {
-            self.rows.sources.clear();
             return Err(RuntimeError::Unsupported);
         }
-        let grown = self.grow(feeds);
-        let walked = grown.map(|()| self.walk_ahead(feeds, &requests));
-        self.rows.sources.clear();
-        let walked = walked?;
+        self.grow(feeds)?;
+        let walked = self.walk_ahead(feeds, &requests);
         self.broken = walked.is_err();
         walked?;
         let sequences = &mut self.begun.steps[self.begun.count];
@@ -68,13 +72,12 @@ impl<B: Backend> ModelRuntime<B> {
 
     /// Checks what each feed says, notes which rows of the step before feed it, and answers what it wants.
     fn find_sources<'f>(&mut self, feeds: &'f [Feed<'_>]) -> Result<Requests<'f>, RuntimeError> {
-        self.rows.sources.clear();
         if !self.backend.picks_ahead() || self.begun.count == self.begun.steps.len() || feeds.is_empty() {
             return Err(RuntimeError::Unsupported);
         }
         let vocab = self.descriptor.vocab_size;
         let mut requests = Requests::new();
-        let mut sources = core::mem::take(&mut self.rows.sources);
+        let sources = &mut self.rows.sources;
         for feed in feeds {
             let Want::Token(request) = &feed.want else { return Err(RuntimeError::Unsupported) };
             if !self.descriptor.sampling.serves(request) {
@@ -89,7 +92,6 @@ impl<B: Backend> ModelRuntime<B> {
             }
             requests.push(request);
         }
-        self.rows.sources = sources;
         Ok(requests)
     }
 
