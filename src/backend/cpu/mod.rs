@@ -32,6 +32,7 @@ mod memory;
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 mod neon;
 mod operations;
+mod outputs;
 mod pages;
 mod portable;
 mod rounded;
@@ -52,8 +53,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::attention::{Attention, Part, Write};
 use self::dispatch::Isa;
-use self::linear::{Outputs, Product, STREAMS};
+use self::linear::{Product, STREAMS};
 use self::memory::{Aligned, Slab};
+use self::outputs::Outputs;
 use self::pages::{Element, Layout, SIDE};
 use self::rounded::{Round, Rounded, RoundedProduct};
 use self::shared::Shared;

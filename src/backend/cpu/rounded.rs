@@ -29,7 +29,8 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use super::linear::{Outputs, SCALE_BLOCKS, STREAMS, cut_scratch, streams};
+use super::linear::{SCALE_BLOCKS, STREAMS, cut_scratch, streams};
+use super::outputs::Outputs;
 use super::simd::{IntegerOp, Integers, LANES, Op, Simd};
 use super::tile::{BLOCK, BlockScales, Codes, Kind, Lines, Quant, Scales, Weights, codes, with_quant};
 
