@@ -202,6 +202,7 @@ const FENCE: &[&str] = &[
     "backend/cuda/begun.rs",
     "backend/cuda/current.rs",
     "backend/cuda/driver.rs",
+    "backend/cuda/driver/",
     "backend/cuda/fast.rs",
     "backend/cuda/graphs.rs",
     "backend/cuda/launch.rs",

@@ -1,24 +1,27 @@
 //! Memory, copies and launches, as the driver is asked for them: the one place where the driver's library is called, but for
 //! the look whether it is there ([`super::probe`]).
 //!
+//! ```text
+//! driver    a device and its stream: events, copies, launches;  memory  of the device and the host;  capture  what is launched as one
+//! ```
+//!
 //! # Invariants
 //! - The caller's context is current again behind every call ([`super::current`]).
 //! - All work of a [`Driver`] goes through one stream of its own, in order. Event tracking of the binding is off (P-1): what orders
 //!   streams is written here, namely that memory is freed only when the device has nothing to do, and [`Driver::join`].
-//! - A [`Memory`] is freed exactly once, when its owner goes, or behind the section in which that happens; [`At`] is a place in one and holds nothing.
-//!
-//! # Limits
-//! Memory is had for good, not per step: getting and freeing it waits for the device.
+
+mod capture;
+mod memory;
 
 use core::ffi::c_void;
-use core::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaStream, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 
+pub(super) use self::capture::Graph;
+use self::memory::Late;
+pub(super) use self::memory::{At, Memory, Pinned};
 use super::current::{Entered, Own};
 use crate::backend::BackendError;
 
@@ -37,231 +40,12 @@ pub(super) fn failed(what: &str, error: DriverError) -> BackendError {
     BackendError::Device { reason: format!("{what}: {}", text_of(error)) }
 }
 
-/// Held while a stream is captured, and while a whole context is waited for. While any stream of a context is captured a driver refuses such a wait, on
-/// whichever thread and in whichever mode, and the capture is void. Engines on one device share its context.
-static CAPTURE: Mutex<()> = Mutex::new(());
-
-fn no_capture() -> MutexGuard<'static, ()> {
-    CAPTURE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A context, held.
 type Context = Own<Arc<CudaContext>>;
 /// A place in the order of a stream's work.
 pub(super) type Event = Own<CudaEvent>;
 /// A kernel of a module, held with it.
 pub(super) type Function = Own<CudaFunction>;
-
-/// Types of which kernels read and write arrays.
-pub(super) trait Element: bytemuck::Pod {}
-impl Element for u8 {}
-impl Element for u32 {}
-impl Element for f32 {}
-
-/// A place in device memory, and how many elements lie there.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct At<T> {
-    address: u64,
-    len: usize,
-    elements: PhantomData<fn() -> T>,
-}
-
-impl<T> Clone for At<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for At<T> {}
-
-impl<T> At<T> {
-    /// A null pointer, which some kernels take for "none".
-    pub(super) fn null() -> Self {
-        Self { address: 0, len: 0, elements: PhantomData }
-    }
-
-    /// From element `index` on; no element where that is past the end.
-    pub(super) fn from(self, index: usize) -> Self {
-        let index = index.min(self.len);
-        Self { address: self.address + (index * size_of::<T>()) as u64, len: self.len - index, ..self }
-    }
-
-    /// The first `len` elements, or all where there are fewer.
-    pub(super) fn first(self, len: usize) -> Self {
-        Self { len: self.len.min(len), ..self }
-    }
-
-    /// The same bytes as elements of another type.
-    pub(super) fn cast<U>(self) -> At<U> {
-        At { address: self.address, len: self.len * size_of::<T>() / size_of::<U>(), elements: PhantomData }
-    }
-
-    pub(super) fn address(self) -> u64 {
-        self.address
-    }
-
-    pub(super) fn len(self) -> usize {
-        self.len
-    }
-
-    pub(super) fn is_empty(self) -> bool {
-        self.len == 0
-    }
-}
-
-/// How often [`is_idle`] asks, a millisecond apart: for far longer than a capture takes.
-const TRIES: usize = 1000;
-
-/// Waits until no stream of the context has anything to do, or ever will, as the device has failed. False where that stays unknown: while somebody
-/// captures on the device who does not know of [`CAPTURE`], the driver refuses to wait for the whole context.
-fn is_idle(context: &CudaContext) -> bool {
-    (0..TRIES).any(|_| {
-        let no_other = no_capture();
-        let waited = Entered::enter(context).and_then(|_entered| result::ctx::synchronize());
-        drop(no_other);
-        let captures = waited.is_err_and(|error| {
-            let (refused, spoiled) = (
-                sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
-            );
-            error.0 == refused || error.0 == spoiled
-        });
-        if captures {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        !captures
-    })
-}
-
-/// An allocation of the device.
-#[derive(Debug)]
-struct Place {
-    address: u64,
-    context: Context,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Weights are shared, so others' streams may use them. What is not known to be unused stays until the context goes.
-        if !is_idle(&self.context) {
-            return;
-        }
-        let _entered = Entered::enter(&self.context);
-        // SAFETY: the address is that of an allocation of this context, which nobody else frees; no stream uses it, by the check, or none will
-        // ever run again.
-        let freed = unsafe { result::free_sync(self.address) };
-        // A device that has failed refuses; its memory goes with its context.
-        let _ = freed;
-    }
-}
-
-/// Memory that went while a section may name it: it is freed when the section is over.
-#[derive(Debug, Default)]
-struct Late {
-    is_held: AtomicBool,
-    places: Mutex<Vec<Place>>,
-}
-
-impl Late {
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Memory of the device.
-#[derive(Debug)]
-pub(super) struct Memory {
-    /// None for no bytes.
-    place: Option<Place>,
-    bytes: usize,
-    late: Arc<Late>,
-}
-
-impl Memory {
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// All of it, as elements.
-    pub(super) fn at<T: Element>(&self) -> At<T> {
-        let address = self.place.as_ref().map_or(0, |place| place.address);
-        At { address, len: self.bytes / size_of::<T>(), elements: PhantomData }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let place = self.place.take();
-        if self.late.is_held.load(Ordering::Acquire) {
-            self.late.places().extend(place);
-        }
-    }
-}
-
-/// Memory of the host that the device copies from and to by itself.
-#[derive(Debug)]
-pub(super) struct Pinned {
-    start: *mut u8,
-    bytes: usize,
-    context: Context,
-}
-
-// SAFETY: it owns its memory, which is no thread's own.
-unsafe impl Send for Pinned {}
-
-impl Pinned {
-    pub(super) fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Some of its bytes; none where they are not all there.
-    ///
-    /// # Safety
-    /// - No copy from or to these bytes is under way.
-    pub(super) unsafe fn part(&mut self, from: usize, bytes: usize) -> &mut [u8] {
-        if from.checked_add(bytes).is_none_or(|end| end > self.bytes) {
-            return &mut [];
-        }
-        // SAFETY: inside of the memory, by the check.
-        let start = unsafe { self.start.add(from) };
-        // SAFETY: the memory is this long, was set when it was made, and is borrowed from `self` alone; the device leaves these bytes alone,
-        // as the caller promises.
-        unsafe { core::slice::from_raw_parts_mut(start, bytes) }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        if !is_idle(&self.context) {
-            return;
-        }
-        let _entered = Entered::enter(&self.context);
-        // SAFETY: it came from the driver and nobody else frees it; no copy is under way, by the check.
-        let freed = unsafe { result::free_host(self.start.cast()) };
-        let _ = freed;
-    }
-}
-
-/// Work of a stream that was captured, to be launched as often as one likes.
-pub(super) struct Graph {
-    /// None once it goes.
-    graph: Option<Own<CudaGraph>>,
-    context: Context,
-    stream: Own<Arc<CudaStream>>,
-}
-
-impl Drop for Graph {
-    /// Behind what was launched of it, and with its context current, which the binding does not see to.
-    fn drop(&mut self) {
-        let _entered = Entered::enter(&self.context);
-        // A device that has failed runs nothing any more.
-        let _ = self.stream.synchronize();
-        self.graph = None;
-    }
-}
-
-// SAFETY: its handles are no thread's own, and it is not `Sync`: one thread at a time uses it.
-unsafe impl Send for Graph {}
 
 /// A device and the stream that this backend's work goes through.
 #[derive(Debug)]
@@ -298,47 +82,6 @@ impl Driver {
         let refused = |error| refused(error, text.len(), &format!("compiling {file}.ptx"));
         let module = Own::new(self.context.load_module(Ptx::from_src(text)).map_err(refused)?);
         names.map(|name| module.load_function(name).map(Own::new).map_err(refused)).collect()
-    }
-
-    /// No memory.
-    pub(super) fn nothing(&self) -> Memory {
-        Memory { place: None, bytes: 0, late: self.late.clone() }
-    }
-
-    /// From now on memory that goes is not freed: it may be named by what was noted and not launched yet.
-    pub(super) fn hold_frees(&self) {
-        self.late.is_held.store(true, Ordering::Release);
-    }
-
-    /// Nothing is named any more that is not in the stream: frees what went meanwhile.
-    pub(super) fn release_frees(&self) {
-        self.late.is_held.store(false, Ordering::Release);
-        let places = core::mem::take(&mut *self.late.places());
-        drop(places);
-    }
-
-    /// Memory that nobody has written.
-    pub(super) fn memory(&self, bytes: usize) -> Result<Memory, BackendError> {
-        let _entered = self.enter()?;
-        if bytes == 0 {
-            return Ok(self.nothing());
-        }
-        // SAFETY: the context is current; whoever reads the memory writes it before, as each operation says.
-        let address = unsafe { result::malloc_sync(bytes) }.map_err(|error| refused(error, bytes, "getting memory"))?;
-        let place = Some(Place { address, context: self.context.clone() });
-        Ok(Memory { place, bytes, late: self.late.clone() })
-    }
-
-    /// Memory of the host for copies; zeroed.
-    pub(super) fn pinned(&self, bytes: usize) -> Result<Pinned, BackendError> {
-        let _entered = self.enter()?;
-        // No flags: write-combined memory is slow to read (P-3).
-        // SAFETY: the context is current.
-        let start = unsafe { result::malloc_host(bytes.max(1), 0) };
-        let start = start.map_err(|error| refused(error, bytes, "getting host memory"))?.cast::<u8>();
-        // SAFETY: the memory is this long and nobody else's.
-        unsafe { start.write_bytes(0, bytes) };
-        Ok(Pinned { start, bytes, context: self.context.clone() })
     }
 
     pub(super) fn event(&self) -> Result<Event, BackendError> {
@@ -510,39 +253,6 @@ impl Driver {
         // SAFETY: both places have so many bytes, by the check.
         let copied = unsafe { result::memcpy_dtod_async(to.address, from.address, bytes, self.stream.cu_stream()) };
         copied.map_err(|error| failed("copying on the device", error))
-    }
-
-    /// Captures what `work` gives to the stream instead of running it. `work` gets and frees no memory, waits for nothing and copies none of
-    /// the host's (P-10).
-    ///
-    /// # Errors
-    /// Those of `work`, or what the driver says of the capture: then there is no graph, nothing ran, and the stream is as before.
-    pub(super) fn capture(&self, work: impl FnOnce() -> Result<(), BackendError>) -> Result<Graph, BackendError> {
-        // Other threads go on with other streams of the device meanwhile, but for waits for all of them.
-        let _no_other = no_capture();
-        let _entered = self.enter()?;
-        let begun = self.stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-        begun.map_err(|error| failed("beginning a capture", error))?;
-        let worked = work();
-        // However it went: a capture that was begun is ended.
-        let ended = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
-        worked?;
-        let nothing = || BackendError::Device { reason: "a capture gave no graph".to_owned() };
-        ended
-            .map_err(|error| failed("ending a capture", error))?
-            .map(|graph| Graph {
-                graph: Some(Own::new(graph)),
-                context: self.context.clone(),
-                stream: self.stream.clone(),
-            })
-            .ok_or_else(nothing)
-    }
-
-    /// Launches a graph, in stream order. What its work reads and writes is live, as for the launches that were captured.
-    pub(super) fn replay(&self, graph: &Graph) -> Result<(), BackendError> {
-        let _entered = self.enter()?;
-        let Some(graph) = &graph.graph else { return Ok(()) };
-        graph.launch().map_err(|error| failed("launching a graph", error))
     }
 
     /// Launches a kernel, in stream order.
