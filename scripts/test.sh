@@ -81,6 +81,15 @@ step "sanitizer: array decoding under AddressSanitizer"
 step "CUDA kernels through NVIDIA's compiler: fresh, and without spills"
 ./scripts/check-kernels.sh 2>&1 | tee -a target/test.log || test_rc=1
 
+step "CUDA kernels as machine code, in a build that is asked for it; what they are written in, through PTX"
+if home=$(./scripts/install-nvcc.sh target/nvcc); then
+    ICTUS_NVCC=1 ICTUS_NVCC_ARCHS=90 NVCC="$home/bin/nvcc" cargo test --quiet --no-default-features --features cuda --test cuda_fatbins --test cuda_wrappers \
+        -- --show-output 2>&1 | tee target/machine-code.log || test_rc=1
+    cat target/machine-code.log >> target/test.log
+else
+    skipped+=("a build with machine code of the CUDA kernels: the wheels of nvcc could not be installed")
+fi
+
 step "benches, once each"
 cargo test --all-features --benches --quiet 2>&1 | tail -40 || test_rc=1
 

@@ -7,6 +7,8 @@
 
 #[path = "common/fake_driver.rs"]
 mod fake_driver;
+#[path = "common/fatbin.rs"]
+mod fatbin;
 #[path = "cuda_driver/faults.rs"]
 mod faults;
 #[path = "cuda_driver/graphs.rs"]

@@ -498,7 +498,7 @@ fn cuda_group_takes_what_is_planned_on_each_device_and_gives_it_back() {
     let mut engine = model.engine().expect("an engine");
     let capability = engine.capability_descriptor().expect("there is one").to_owned();
     assert!(
-        capability.contains("\"backend\":\"cuda:1,3 simulated device 1 sm_90 + simulated device 3 sm_90\""),
+        capability.contains("\"backend\":\"cuda:1,3 simulated device 1 sm_90 + simulated device 3 sm_90, kernels as "),
         "{capability}"
     );
     for (plan, index) in plans.iter().zip([1, 3]) {

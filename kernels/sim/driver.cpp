@@ -21,6 +21,11 @@ int refuse(int error, const char* format, ...) {
     return error;
 }
 
+u64 capability_of(int device) {
+    bool is_other = driver.options[OPTION_LAST_CAPABILITY] != 0 && device + 1 == (int)driver.options[OPTION_DEVICES];
+    return driver.options[is_other ? OPTION_LAST_CAPABILITY : OPTION_CAPABILITY];
+}
+
 int struck(Point point) {
     Injection& injection = driver.injections[point];
     if (injection.left == 0 || --injection.left > 0) return SUCCESS;
@@ -118,8 +123,7 @@ CUDA cuDeviceTotalMem_v2(u64* bytes, int device) {
 CUDA cuDeviceGetAttribute(int* value, int attribute, int device) {
     Lock lock(driver.mutex);
     if (int error = check_device(device)) return error;
-    bool is_other = driver.options[OPTION_LAST_CAPABILITY] != 0 && device + 1 == (int)driver.options[OPTION_DEVICES];
-    int capability = (int)driver.options[is_other ? OPTION_LAST_CAPABILITY : OPTION_CAPABILITY];
+    int capability = (int)capability_of(device);
     // By the number of the attribute: limits of blocks, grids, shared memory and registers, then what the device has.
     static const std::map<int, int> FIXED = {{1, 1024},  {2, 1024},    {3, 1024},   {4, 64},    {5, 0x7fffffff}, {6, 65535}, {7, 65535}, {8, 49152}, {10, 32},
                                              {12, 65536}, {13, 1000000}, {31, 1},     {36, 1000000}, {37, 4096},    {38, 1 << 20}, {39, 2048}, {40, 1},  {41, 1},
@@ -237,6 +241,7 @@ CUDA cuGetErrorName(int error, const char** name) {
         {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
         {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
         {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+        {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE"},
         {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
         {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
         {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"},

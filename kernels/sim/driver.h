@@ -1,6 +1,6 @@
 // What the fake driver is made of: contexts, streams, events, graphs, and the one state that all of it hangs on.
 //
-// driver.cpp answers for devices, contexts and errors, memory.cpp for memory and copies, modules.cpp for modules and launches, streams.cpp for the order
+// driver.cpp answers for devices, contexts and errors, memory.cpp for memory and copies, modules.cpp for modules and launches, fatbin.cpp for machine code, streams.cpp for the order
 // in which work runs, events, capture and graphs, controls.cpp for what tests ask beside the driver's interface.
 //
 // # Invariants
@@ -33,6 +33,7 @@ enum Error : int {
     NOT_INITIALIZED = 3,
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
     NO_BINARY_FOR_GPU = 209,
     PEER_ACCESS_UNSUPPORTED = 217,
@@ -115,9 +116,15 @@ struct Stream {
     u32 branch = 0;
 };
 
+// What a module says of a kernel: bytes of its arguments, and threads of a block.
+struct Declared {
+    std::vector<u32> sizes;
+    u32 threads = 0;
+};
 struct Module {
     std::shared_ptr<Context> context;
-    std::string text;
+    std::string text;                             // PTX, or nothing
+    std::map<std::string, Declared> machine_code; // by kernel, or nothing
 };
 struct Function {
     std::shared_ptr<Module> module;
@@ -192,6 +199,8 @@ using Lock = std::lock_guard<std::mutex>;
 
 // Keeps a text for sim's caller and answers the number.
 int refuse(int error, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// Compute capability of a device, such as 90.
+u64 capability_of(int device);
 // The injected error of this call, or SUCCESS.
 int struck(Point point);
 // The context of this thread, when there is one and it is not lost; else an error.
@@ -203,6 +212,12 @@ void end_context(std::shared_ptr<Context> context);
 // Bytes of a device that are taken.
 u64 used(int device);
 void release_memory(u64 address);
+
+// ---- fatbin.cpp ----
+
+bool is_fatbin(const char* image);
+// The kernels of the machine code that suits a device of this capability.
+int open_fatbin(const char* image, u64 device, std::map<std::string, Declared>& kernels);
 
 // ---- streams.cpp ----
 

@@ -1,7 +1,7 @@
 // The fake driver: modules and launches.
 //
-// A kernel must be in the module's PTX text and in the simulator's table, with the same arguments and block size: text that is older than its source is
-// found. Only text is taken, no machine code; a block has exactly the size that its kernel is written for.
+// A kernel must be in the module and in the simulator's table, with the same arguments and block size: a module that is older than its source is
+// found. PTX text is taken, and fatbins with machine code; a block has exactly the size that its kernel is written for.
 #include "driver.h"
 #include <cstdio>
 #include <cstdlib>
@@ -10,8 +10,8 @@ namespace fake {
 
 namespace {
 
-// The arguments' sizes and the block size of an entry, as the text has them; false when it has no such entry.
-bool entry_of(const std::string& text, const std::string& name, std::vector<u32>& sizes, u32& threads) {
+// What the text says of a kernel; false when it has no such entry.
+bool declared_in(const std::string& text, const std::string& name, Declared& declared) {
     std::string head = ".visible .entry " + name + "(";
     u64 at = text.find(head);
     if (at == std::string::npos) return false;
@@ -19,21 +19,28 @@ bool entry_of(const std::string& text, const std::string& name, std::vector<u32>
     if (close == std::string::npos || body == std::string::npos) return false;
     for (u64 parameter = text.find(".param .", at); parameter < close; parameter = text.find(".param .", parameter + 1)) {
         u64 digits = parameter + std::strlen(".param .") + 1; // behind the letter of the type
-        sizes.push_back((u32)std::strtoul(text.c_str() + digits, nullptr, 10) / 8);
+        declared.sizes.push_back((u32)std::strtoul(text.c_str() + digits, nullptr, 10) / 8);
     }
     u64 limit = text.find(".maxntid ", close);
-    threads = limit < body ? (u32)std::strtoul(text.c_str() + limit + std::strlen(".maxntid "), nullptr, 10) : 0;
+    declared.threads = limit < body ? (u32)std::strtoul(text.c_str() + limit + std::strlen(".maxntid "), nullptr, 10) : 0;
     return true;
 }
 
-int check_module(const std::string& text) {
+bool declared_in(const Module& module, const std::string& name, Declared& declared) {
+    auto found = module.machine_code.find(name);
+    if (found == module.machine_code.end()) return declared_in(module.text, name, declared);
+    declared = found->second;
+    return true;
+}
+
+int check_module(const std::string& text, u64 device) {
     u64 version = text.find(".version "), target = text.find(".target sm_");
     if (version == std::string::npos || target == std::string::npos) return refuse(INVALID_PTX, "a module without .version or .target");
     int major = 0, minor = 0;
     if (std::sscanf(text.c_str() + version, ".version %d.%d", &major, &minor) != 2) return refuse(INVALID_PTX, "a module without a version");
     if (major > 8 || (major == 8 && minor > 7)) return refuse(UNSUPPORTED_PTX_VERSION, "PTX %d.%d, newer than this driver", major, minor);
     u64 capability = std::strtoull(text.c_str() + target + std::strlen(".target sm_"), nullptr, 10);
-    if (capability > driver.options[OPTION_CAPABILITY]) return refuse(NO_BINARY_FOR_GPU, "PTX for sm_%llu, newer than this device", capability);
+    if (capability > device) return refuse(NO_BINARY_FOR_GPU, "PTX for sm_%llu, newer than this device", capability);
     return SUCCESS;
 }
 
@@ -84,10 +91,16 @@ CUDA cuModuleLoadData(void** out, const char* image) {
     if (int error = current(context)) return error;
     if (int error = forbid("cuModuleLoadData")) return error;
     if (int error = struck(POINT_MODULE)) return error;
-    if (!std::memcmp(image, "\x7f" "ELF", 4) || !std::memcmp(image, "\x50\xed\x55\xba", 4))
-        return refuse(NO_BINARY_FOR_GPU, "a module in machine code; the fake driver takes PTX text");
-    auto module = std::make_shared<Module>(Module{context, image});
-    if (int error = check_module(module->text)) return error;
+    auto module = std::make_shared<Module>(Module{context, "", {}});
+    u64 device = capability_of(context->device);
+    if (is_fatbin(image)) {
+        if (int error = open_fatbin(image, device, module->machine_code)) return error;
+    } else if (!std::memcmp(image, "\x7f" "ELF", 4)) {
+        return refuse(NO_BINARY_FOR_GPU, "machine code without a fatbin; the fake driver takes text and fatbins");
+    } else {
+        module->text = image;
+        if (int error = check_module(module->text, device)) return error;
+    }
     u64 handle = driver.handle();
     driver.modules.entries[handle] = module;
     *out = (void*)(std::uintptr_t)handle;
@@ -110,13 +123,12 @@ CUDA cuModuleGetFunction(void** out, void* handle, const char* name) {
     std::shared_ptr<Module>* module = driver.modules.find(handle);
     if (!module) return refuse(INVALID_HANDLE, "no such module");
     if (int error = (*module)->context->error) return error;
-    std::vector<u32> sizes;
-    u32 threads = 0;
-    if (!entry_of((*module)->text, name, sizes, threads)) return refuse(NOT_FOUND, "the module's text has no entry %s", name);
+    Declared declared;
+    if (!declared_in(**module, name, declared)) return refuse(NOT_FOUND, "the module has no kernel %s", name);
     const sim::Entry* entry = sim::kernel(name);
     if (!entry) return refuse(NOT_FOUND, "the simulator has no kernel %s", name);
-    if (sizes != std::vector<u32>(entry->sizes, entry->sizes + entry->arguments) || threads != entry->threads)
-        return refuse(INVALID_PTX, "%s in the module's text has other arguments, or another block size, than its source", name);
+    if (declared.sizes != std::vector<u32>(entry->sizes, entry->sizes + entry->arguments) || declared.threads != entry->threads)
+        return refuse(INVALID_PTX, "%s in the module has other arguments, or another block size, than its source", name);
     u64 function = driver.handle();
     driver.functions.entries[function] = std::make_shared<Function>(Function{*module, entry});
     *out = (void*)(std::uintptr_t)function;

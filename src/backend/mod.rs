@@ -287,6 +287,11 @@ pub trait Backend: Sized + Send + 'static {
         Arithmetic::Exact
     }
 
+    /// What there is to know of how it runs, beside where, once weights and pool are there; for people.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// Makes room for what products need beside their matrices, for inputs of up to `inputs` elements. Matrices that this backend
     /// prepares bring it along; a backend that is to work with those of another one of its kind is asked for it.
     ///

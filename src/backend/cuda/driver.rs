@@ -2,7 +2,8 @@
 //! the look whether it is there ([`super::probe`]).
 //!
 //! ```text
-//! driver    a device and its stream: events, copies, launches;  memory  of the device and the host;  capture  what is launched as one
+//! driver    a device and its stream: events, copies, launches;  memory  of the device and the host;  modules  files of kernels;  capture  work
+//!           that is launched as one
 //! ```
 //!
 //! # Invariants
@@ -12,16 +13,17 @@
 
 mod capture;
 mod memory;
+mod modules;
 
 use core::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaStream, DriverError, result, sys};
-use cudarc::nvrtc::Ptx;
 
 pub(super) use self::capture::Graph;
 use self::memory::Late;
 pub(super) use self::memory::{At, Memory, Pinned};
+pub(super) use self::modules::Taken;
 use super::current::{Entered, Own};
 use crate::backend::BackendError;
 
@@ -69,19 +71,6 @@ impl Driver {
 
     fn enter(&self) -> Result<Entered, BackendError> {
         Entered::enter(&self.context).map_err(|error| failed("taking up the device", error))
-    }
-
-    /// The kernels of these names out of a text, which the driver compiles.
-    pub(super) fn compile<'n>(
-        &self,
-        file: &str,
-        text: &'static str,
-        names: impl Iterator<Item = &'n str>,
-    ) -> Result<Vec<Function>, BackendError> {
-        let _entered = self.enter()?;
-        let refused = |error| refused(error, text.len(), &format!("compiling {file}.ptx"));
-        let module = Own::new(self.context.load_module(Ptx::from_src(text)).map_err(refused)?);
-        names.map(|name| module.load_function(name).map(Own::new).map_err(refused)).collect()
     }
 
     pub(super) fn event(&self) -> Result<Event, BackendError> {

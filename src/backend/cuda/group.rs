@@ -32,7 +32,7 @@ use self::parts::{part_of, shape_of, whether, wrong};
 use super::driver::At;
 use super::errors::FirstError;
 use super::peers::{Exchange, HALF_BYTES};
-use super::{Buffer, CudaBackend, DeviceInfo, probe};
+use super::{Buffer, CudaBackend, DeviceInfo, KernelForms, probe};
 use crate::backend::{Arithmetic, BackendError, KvShape, Spread};
 use crate::tensor::Tensor;
 
@@ -82,6 +82,11 @@ impl CudaGroup {
     /// The devices.
     pub fn infos(&self) -> impl Iterator<Item = &DeviceInfo> {
         self.members.iter().map(CudaBackend::info)
+    }
+
+    /// In which form the drivers have taken the kernels so far, on all devices together.
+    pub fn kernels(&self) -> KernelForms {
+        self.members.iter().map(CudaBackend::kernels).fold(KernelForms::default(), KernelForms::and)
     }
 
     /// Bytes that device `member` out of `members` takes for these tensors.

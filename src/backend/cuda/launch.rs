@@ -5,9 +5,10 @@
 //! What it does not check is inside of arrays: tokens below the vocabulary, rows below the number of rows, pages below the pool's.
 
 use core::cell::RefCell;
+use std::collections::HashMap;
 
 use super::driver::{At, Driver, failed};
-use super::kernels::{Kernels, Kind};
+use super::kernels::{KernelForms, Kernels, Kind};
 use super::program::{Launch, Op, Program};
 use super::split::Counts;
 use crate::backend::{BackendError, Gate, KvShape, KvType};
@@ -221,11 +222,24 @@ impl Launcher {
         let mut kernels = self.kernels.borrow_mut();
         let kernel = kernels.get(&self.driver, launch.name)?;
         let launched = launch.with_pointers(|pointers| {
-            // SAFETY: number, order and sizes of the parameters are those of the text that the driver compiled, by the check before; the
-            // rest as the caller promises.
+            // SAFETY: number, order and sizes of the parameters are those of the text that the driver compiled, or that the machine code which it
+            // took was made of, by the check before; the rest as the caller promises.
             unsafe { self.driver.launch(&kernel.function, launch.grid, kernel.threads, pointers) }
         });
         launched.map_err(|error| failed(launch.name, error))
+    }
+
+    /// Has files that come from now on taken from these fatbins, by name.
+    ///
+    /// # Safety
+    /// - A fatbin whose kernels the driver finds was made of the text of that file: launches are checked against its declarations.
+    pub(super) unsafe fn bring(&self, fatbins: HashMap<String, Vec<u8>>) {
+        self.kernels.borrow_mut().bring(fatbins);
+    }
+
+    /// In which form the driver has taken the kernels so far.
+    pub(super) fn forms(&self) -> KernelForms {
+        self.kernels.borrow().forms().clone()
     }
 
     /// Has the file of this kernel compiled.

@@ -3,7 +3,7 @@
 //! ```text
 //! mod       what lies on a device, and what all operations have in common;  operations  shapes to launches, and what goes to and from the host
 //! probe     whether there is a device, and why not
-//! kernels   PTX texts; what they declare
+//! kernels   PTX texts, what they declare; machine code of them, where the build has it
 //! launch    one checked function per kernel;  attend  those of attention;  pick  those that pick tokens, as  requests  say;  tokens  state that moves
 //! begun     picks that nobody waits for yet, and that feed the next step
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
@@ -52,10 +52,12 @@ mod staging;
 mod tokens;
 
 pub use group::{CudaGroup, SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
+pub use kernels::KernelForms;
 pub use probe::{DeviceInfo, device, devices};
 
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::arena::{ARENA_BYTES, Arena};
@@ -214,6 +216,22 @@ impl CudaBackend {
     /// The device.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    /// In which form the driver has taken the kernels that were needed so far: those of a weight type with the first matrix, the others with the pool.
+    pub fn kernels(&self) -> KernelForms {
+        self.launcher.forms()
+    }
+
+    /// The same backend, which takes kernels from these fatbins, by the names of the files in `kernels/ptx`, in place of those that the build has. One that
+    /// the driver does not take, or that is no whole fatbin, is passed over, as those are.
+    ///
+    /// # Safety
+    /// - A fatbin whose kernels the driver finds was made of the text of that file, as it is in this version.
+    pub unsafe fn with_machine_code(self, fatbins: HashMap<String, Vec<u8>>) -> Self {
+        // SAFETY: as the caller promises.
+        unsafe { self.launcher.bring(fatbins) };
+        self
     }
 
     /// Bytes of device memory that the weights of these tensors take.

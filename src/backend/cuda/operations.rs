@@ -28,6 +28,10 @@ impl Backend for CudaBackend {
         self.arithmetic
     }
 
+    fn remark(&self) -> Option<String> {
+        Some(self.kernels().to_string())
+    }
+
     /// Rounded rows get their memory with the rows, in [`Backend::resize`].
     fn make_ready(&self, inputs: usize) -> Result<(), BackendError> {
         self.widest_input.set(self.widest_input.get().max(inputs));

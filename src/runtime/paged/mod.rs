@@ -152,7 +152,7 @@ impl<B: Backend> ModelRuntime<B> {
         let mut end_ids = identity.end_ids.clone();
         end_ids.sort_unstable();
         Ok(Self {
-            descriptor: describe(config, options, &kv, &identity, backend.arithmetic()),
+            descriptor: describe(config, options, &kv, &identity, &backend),
             config: config.clone(),
             end_ids,
             vocabulary: identity.vocabulary,
@@ -228,19 +228,21 @@ fn describe_code() -> Descriptor {
     }
 }
 
-fn describe(
+fn describe<B: Backend>(
     config: &ModelConfig,
     options: &PagedOptions,
     kv: &KvShape,
     identity: &PagedIdentity,
-    arithmetic: Arithmetic,
+    backend: &B,
 ) -> Descriptor {
+    let arithmetic = backend.arithmetic();
+    let said = [Some(identity.backend.clone()), backend.remark()].into_iter().flatten().filter(|said| !said.is_empty());
     let page_size = kv.page_size_tokens as u64;
     let code = describe_code();
     Descriptor {
         weights_identity: identity_with(arithmetic, identity.weights_identity),
         architecture: config.architecture.clone(),
-        backend: identity.backend.clone(),
+        backend: said.collect::<Vec<String>>().join(", "),
         max_batch: options.max_lanes,
         cache_resident_cells: options.cache_resident_tokens,
         cache_exported_cells: options.cache_exported_tokens,

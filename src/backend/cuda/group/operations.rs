@@ -28,6 +28,10 @@ impl Backend for CudaGroup {
         self.lead().arithmetic()
     }
 
+    fn remark(&self) -> Option<String> {
+        Some(self.kernels().to_string())
+    }
+
     fn make_ready(&self, inputs: usize) -> Result<(), BackendError> {
         self.members.iter().try_for_each(|member| member.make_ready(inputs))
     }
