@@ -5,6 +5,8 @@
 #![cfg(feature = "cuda")]
 #![allow(dead_code, reason = "the shared helpers have more than this file uses")]
 
+#[path = "cuda_engine/again.rs"]
+mod again;
 #[path = "cuda_engine/ahead.rs"]
 mod ahead;
 #[path = "common/cuda_device.rs"]

@@ -13,7 +13,7 @@ use ictus::testing::Harness;
 use super::cuda_device::{Point, Setting, backend, simulated, test_device};
 use super::{ILLEGAL_ADDRESS, SMALL, model};
 
-type Host = Harness<Executor<ModelRuntime<CudaBackend>>>;
+pub(super) type Host = Harness<Executor<ModelRuntime<CudaBackend>>>;
 
 fn checkpoint() -> ictus::checkpoint::Checkpoint {
     ictus::checkpoint::Checkpoint::open(model::file(SMALL)).expect("the model opens")
@@ -62,6 +62,7 @@ fn kinds(lane: u64, admit: &mut LaneAdmit) {
         1 => {
             admit.sampling = sampling::GPU_GUMBEL;
             admit.params.temperature = 0.9;
+            admit.params.top_p = 1.0;
             admit.rng_counter_base = lane << 20;
         }
         _ => admit.want_logprobs = 4,
