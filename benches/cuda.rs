@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use ictus::backend::cuda::CudaBackend;
-use ictus::backend::{Arithmetic, AttentionShape, Backend, Gate, KvShape, KvType, RopeTable, Span};
+use ictus::backend::{Arithmetic, AttentionShape, Backend, Gate, KvShape, KvType, Picked, RopeTable, Span};
 use ictus::checkpoint::{Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
 use ictus::runtime::{Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want};
 use ictus::sample::SampleRequest;
@@ -207,6 +207,64 @@ impl Bench {
             let angles = self.angles(rows);
             self.measure("rope", shape(n_heads * head_dim), row_bytes(n_heads * head_dim, 2), |backend, _| {
                 backend.rope(&mut queries, head_dim, RopePairing::Halves, &angles);
+            });
+        }
+    }
+
+    /// A token of each lane from rows of the whole vocabulary: the best one, a draw as most hosts ask for it, and with log-probabilities. What comes back is
+    /// waited for.
+    fn picks(&self) {
+        let vocab = self.sizes.model.vocab;
+        // A pool brings the scratch.
+        let _pool = self.backend.pages(&self.pool(1, KvType::F16)).expect("memory");
+        let draw = SampleRequest { temperature: 0.8, top_p: 0.95, ..SampleRequest::default() };
+        let said = SampleRequest { logprobs: Some(20), ..SampleRequest::default() };
+        for &lanes in self.sizes.lanes {
+            let mut logits = self.rows(lanes, vocab);
+            let mut out = vec![Picked::NotServed; lanes];
+            let cost = Cost { bytes: (4 * lanes * vocab) as f64, operations: 0.0 };
+            for (how, request) in [("greedy", SampleRequest::default()), ("draw", draw), ("logprobs", said)] {
+                let shape = json!({ "how": how, "lanes": lanes, "vocab": vocab });
+                self.measure("pick", shape, cost, |backend, call| {
+                    let request = SampleRequest { position: call as u64, ..request };
+                    backend.pick_rows(&mut logits, &vec![Some(&request); lanes], &mut out).expect("the device is well");
+                });
+            }
+        }
+    }
+
+    /// The pool of all layers, with so many pages.
+    fn pool(&self, pages: usize, element: KvType) -> KvShape {
+        let ModelConfig { layers, n_kv_heads, head_dim, .. } = self.sizes.model;
+        KvShape { layers, n_kv_heads, head_dim, page_size_tokens: 16, pages, element }
+    }
+
+    /// Keys and values on their way into pages, pages to other pages, and rows to other rows.
+    fn moves(&self) {
+        let ModelConfig { hidden, n_kv_heads, head_dim, layers, .. } = self.sizes.model;
+        let width = n_kv_heads * head_dim;
+        for &rows in self.sizes.rows {
+            let tokens = rows.next_multiple_of(16);
+            let shape = self.pool(2 * tokens / 16, KvType::F16);
+            let mut pages = self.backend.pages(&shape).expect("memory");
+            let table: Vec<u32> = (0..tokens as u32 / 16).collect();
+            let spans = [Span { first_row: 0, rows, start: 0, block_table: &table }];
+            let (keys, values) = (self.rows(rows, width), self.rows(rows, width));
+            let cost = Cost { bytes: (2 * rows * width * (4 + 2)) as f64, operations: 0.0 };
+            self.measure("kv_write", json!({ "rows": rows, "width": width }), cost, |backend, _| {
+                backend.kv_write(&mut pages, 0, &keys, &values, &spans);
+            });
+            let copies: Vec<(u32, u32)> = table.iter().map(|&page| (page, page + table.len() as u32)).collect();
+            let bytes = 2 * copies.len() * 16 * 2 * width * layers * shape.element.bytes();
+            let cost = Cost { bytes: bytes as f64, operations: 0.0 };
+            self.measure("copy_pages", json!({ "pages": copies.len() }), cost, |backend, _| {
+                backend.copy_pages(&mut pages, &copies);
+            });
+            let (x, mut out) = (self.rows(rows, hidden), self.rows(rows, hidden));
+            let list: Vec<usize> = (0..rows).rev().collect();
+            let cost = Cost { bytes: (8 * rows * hidden) as f64, operations: 0.0 };
+            self.measure("gather_rows", json!({ "rows": rows, "width": hidden }), cost, |backend, _| {
+                backend.gather_rows(&x, &list, &mut out);
             });
         }
     }
@@ -444,6 +502,8 @@ fn main() {
     let mut bench = Bench { sizes, backend: cuda_device::backend(), bandwidth: 1.0 };
     bench.bandwidth();
     bench.row_operations();
+    bench.moves();
+    bench.picks();
     bench.products();
     bench.attention();
     steps(&bench, Arithmetic::Exact);
@@ -451,4 +511,5 @@ fn main() {
     if !is_bench {
         println!("everything ran once, on {}; for figures: cargo bench", bench.backend.info().name);
     }
+    bench.say("kernels", json!({ "form": bench.backend.kernels().to_string() }));
 }

@@ -43,12 +43,25 @@ def say(test, count, operation, operations=0, **shape):
     return took
 
 
+def rates():
+    """What the arithmetic units do in products that are large enough: the other floor beside the memory's bandwidth."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for name, dtype, size in (("f32", torch.float32, 4096), ("bf16", torch.bfloat16, 8192), ("s8", torch.int8, 8192)):
+        a = torch.randint(-9, 9, (size, size), device=device).to(dtype)
+        product = torch._int_mm if dtype == torch.int8 else torch.matmul
+        try:
+            say("rate", 3 * a.numel() * a.element_size(), lambda _: product(a, a), 2 * size**3, type=name)
+        except RuntimeError as error:
+            print(json.dumps(dict(engine="torch", test="rate", type=name, error=str(error).splitlines()[0])), flush=True)
+
+
 def main():
     global bandwidth
     x, y = (torch.rand(64 << 20, device=device) for _ in range(2))
     took = say("bandwidth", 12 * x.numel(), lambda _: x.add_(y))
     bandwidth = 12 * x.numel() / took
     del x, y
+    rates()
     weight = torch.rand(HIDDEN, device=device)
     for rows in ROWS:
         x = torch.rand(rows, HIDDEN, device=device)
