@@ -49,12 +49,13 @@ tests=(cuda_families cuda_attention cuda_picks cuda_state cuda_engine cuda_fatbi
 selected=()
 for test in "${tests[@]}"; do selected+=(--test "$test"); done
 
+# All of it in one profile, that of the figures, so that dependencies are built once.
 step "build"
-within 300 build cargo test --all-features --no-run "${selected[@]}" 2> >(tee "$out/build.log" >&2) || true
+within 300 build cargo test --release --all-features --no-run "${selected[@]}" 2> >(tee "$out/build.log" >&2) || true
 within 200 "build of the bench" cargo bench --all-features --bench cuda --no-run 2>> "$out/build.log" || true
 
 step "tests on the device"
-within 150 tests cargo test --all-features --no-fail-fast "${selected[@]}" cuda -- --test-threads=1 --show-output > >(tee "$out/tests.log") 2>&1 || true
+within 150 tests cargo test --release --all-features --no-fail-fast "${selected[@]}" cuda -- --test-threads=1 --show-output > >(tee "$out/tests.log") 2>&1 || true
 
 step "figures"
 within 120 bench cargo bench --all-features --bench cuda 2> "$out/bench.err" > >(tee "$out/ictus.jsonl") || true
@@ -75,9 +76,9 @@ fi
 step "compute-sanitizer"
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1 || true)
 if [ -n "$sanitizer" ]; then
-    program=$(cargo test --all-features --test cuda_families --no-run 2>&1 | sed -n 's/.*(\(target[^)]*\)).*/\1/p' | tail -1)
+    program=$(cargo test --release --all-features --test cuda_families --no-run 2>&1 | sed -n 's/.*(\(target[^)]*\)).*/\1/p' | tail -1)
     for tool in memcheck racecheck initcheck synccheck; do
-        within 60 "$tool" "$sanitizer" --tool "$tool" --error-exitcode 9 "$program" --test-threads=1 > "$out/$tool.log" 2>&1 && echo "$tool: clean"
+        within 90 "$tool" "$sanitizer" --tool "$tool" --error-exitcode 9 "$program" --test-threads=1 > "$out/$tool.log" 2>&1 && echo "$tool: clean"
     done || true
 else
     skipped+=("compute-sanitizer: not installed")
@@ -85,7 +86,7 @@ fi
 
 step "a build with machine code"
 if [ -n "$nvcc" ]; then
-    ICTUS_NVCC=1 within 90 "machine code" cargo test --no-default-features --features cuda --test cuda_fatbins -- --show-output \
+    ICTUS_NVCC=1 within 90 "machine code" cargo test --release --no-default-features --features cuda --test cuda_fatbins -- --show-output \
         > >(tee "$out/machine-code.log") 2>&1 || true
 else
     skipped+=("machine code: no nvcc")

@@ -154,7 +154,7 @@ fn cuda_draw_past_the_best_entries_is_asked_for_again() {
     assert!(again > 2 && done > 2, "both are met");
 }
 
-/// T-104 .. T-122: whichever lanes draw past the best entries, in whichever round, tokens and log-probabilities are those of ticks of one token each, where nothing is
+/// T-104, T-118: whichever lanes draw past the best entries, in whichever round, tokens and log-probabilities are those of ticks of one token each, where nothing is
 /// begun ahead; with graphs and without.
 #[test]
 fn cuda_rounds_that_are_fed_again_say_the_same() {
