@@ -8,7 +8,7 @@
 mod model;
 
 use ictus::backend::cpu::CpuBackend;
-use ictus::backend::{Backend, KvType};
+use ictus::backend::{Arithmetic, Backend, KvType};
 use ictus::checkpoint::Checkpoint;
 use ictus::runtime::{MemoryPlan, PagedOptions, Runtime};
 use ictus::tensor::{Bytes, DType, Tensor};
@@ -62,7 +62,9 @@ fn address_space_grows_by_what_the_plan_says() {
     {
         let options = PagedOptions { kv_type, pool_pages, pass_rows, ..model::options(kv_type, 256) };
         let weights_bytes = CpuBackend::weights_bytes(checkpoint.tensors().map(|(_, tensor)| tensor));
-        let plan = MemoryPlan::new(checkpoint.config(), &options, weights_bytes).expect("it fits");
+        let mut plan = MemoryPlan::new(checkpoint.config(), &options, weights_bytes).expect("it fits");
+        let widest = ictus::model::widest_input(checkpoint.config());
+        plan.activation_bytes += CpuBackend::input_bytes(Arithmetic::Exact, pass_rows, widest);
         let Some(before) = address_space_bytes() else {
             println!("skipped: this system does not say how large a process is");
             return;

@@ -127,14 +127,17 @@ pub(super) fn weights_bytes(devices: &Devices, checkpoint: &Checkpoint) -> u64 {
     (0..members).map(on).fold(0, u64::saturating_add)
 }
 
-/// Bytes that each device takes for so many rounded rows of inputs of up to `inputs` elements.
-fn rounded_bytes(kind: Device, rows: usize, inputs: usize) -> u64 {
+/// Bytes that each device takes for so many rows of inputs of up to `inputs` elements, in the form that weights meet.
+fn input_bytes(kind: Device, arithmetic: Arithmetic, rows: usize, inputs: usize) -> u64 {
     #[cfg(feature = "cuda")]
     if kind == Device::Cuda {
-        return CudaBackend::rounded_bytes(rows, inputs);
+        return match arithmetic {
+            Arithmetic::Exact => 0,
+            Arithmetic::Fast => CudaBackend::rounded_bytes(rows, inputs),
+        };
     }
-    let _ = (kind, rows, inputs);
-    0
+    let _ = kind;
+    CpuBackend::input_bytes(arithmetic, rows, inputs)
 }
 
 /// Bytes that the backend itself takes for operations, on device `member` out of `members`.
@@ -156,15 +159,13 @@ fn working_bytes(kind: Device, config: &ModelConfig, options: &PagedOptions, mem
 pub(super) fn plans(resolved: &Resolved, checkpoint: &Checkpoint, options: &PagedOptions) -> Option<Vec<MemoryPlan>> {
     let (devices, config) = (&resolved.devices, checkpoint.config());
     let members = devices.count();
-    let rounded = match resolved.arithmetic {
-        Arithmetic::Exact => 0,
-        Arithmetic::Fast => rounded_bytes(devices.kind, options.resolved_pass_rows(), model::widest_input(config)),
-    };
+    let (rows, widest) = (options.resolved_pass_rows(), model::widest_input(config));
+    let inputs = input_bytes(devices.kind, resolved.arithmetic, rows, widest);
     let plan = |member| {
         let weights = weights_bytes_on(devices.kind, checkpoint, member, members);
         let mut plan = MemoryPlan::on_device(config, options, weights, member, members)?;
         let working = working_bytes(devices.kind, config, options, member, members);
-        plan.activation_bytes = plan.activation_bytes.checked_add(working)?.checked_add(rounded)?;
+        plan.activation_bytes = plan.activation_bytes.checked_add(working)?.checked_add(inputs)?;
         Some(plan)
     };
     (0..members).map(plan).collect()

@@ -48,7 +48,7 @@ impl Wide for Avx2 {
 
     // A byte is masked where it stands and converted; only the topmost is shifted down, because it would have a sign.
     const BYTE_FACTORS: [f32; 4] = [1.0, 256.0, 65536.0, 1.0];
-    const TILE: (usize, usize) = (6, 1);
+    const HOLDS_MANY: bool = false;
     const IN_REGISTERS: bool = true;
 
     #[inline(always)]

@@ -153,7 +153,7 @@ macro_rules! wide_methods {
 
         // A byte is masked where it stands and converted, the topmost too: there is a conversion of unsigned numbers.
         const BYTE_FACTORS: [f32; 4] = [1.0, 256.0, 65536.0, 16_777_216.0];
-        const TILE: (usize, usize) = (12, 2);
+        const HOLDS_MANY: bool = true;
         const IN_REGISTERS: bool = true;
 
         #[inline(always)]

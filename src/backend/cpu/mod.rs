@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! mod            the backend: its matrices and buffers, how work is cut;  operations   shapes to tasks, tasks to threads
-//! linear rounded rows attention pages tile math   kernels, generic over ...
+//! linear rounded rows attention pages tile math   kernels, generic over ...;  inputs  what codes meet;  outputs  where sums go
 //! simd           ... the vector operations of an instruction set
 //! portable avx2 avx512 neon   the instruction sets;  dispatch  chooses one
 //! threads        who runs tasks, own threads or the host's;  shared  where they write;  memory  aligned and zeroed
 //! ```
-//! A matrix is re-laid once, so that the lanes of a vector are outputs (`tile`). In exact arithmetic (`linear`) it is decoded to f32 in registers
-//! (few rows of activations) or once per 128 rows into L1; in fast arithmetic (`rounded`) its codes are multiplied as integers.
-//! Types that differ in their scales alone share that code; a product of decoded weights knows no type.
+//! A matrix is re-laid once, so that the lanes of a vector are outputs (`tile`). In exact arithmetic (`linear`) its codes become f32 in registers, in
+//! fast arithmetic (`rounded`) they are multiplied as integers; in both, scales enter once for all codes that share them.
+//! A row of activations is put into the form that codes meet once for all products that it goes into.
 //!
 //! # Invariants
 //! - A row's bits depend on that row and, in attention, on the keys and values that it sees: each kernel's header says in which order
@@ -17,8 +17,8 @@
 //! - All operations have the same bits on all instruction sets that fuse products and sums; the portable one does not, and has others.
 //!
 //! # Limits
-//! Matrices, pools and buffers are all the memory there is, and a decoded panel of weights per thread, made with the first matrix. An
-//! operation allocates nothing but its list of tasks, which is kept.
+//! Matrices, pools and buffers are all the memory there is, beside one buffer's rows in the form that codes meet, and a panel of codes per thread, made
+//! with the first matrix. An operation allocates nothing but its list of tasks, which is kept.
 
 mod attention;
 #[cfg(target_arch = "x86_64")]
@@ -26,6 +26,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod dispatch;
+mod inputs;
 mod linear;
 mod math;
 mod memory;
@@ -53,6 +54,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::attention::{Attention, Part, Write};
 use self::dispatch::Isa;
+use self::inputs::{Prepare, Prepared};
 use self::linear::{Product, STREAMS};
 use self::memory::{Aligned, Slab};
 use self::outputs::Outputs;
@@ -85,7 +87,7 @@ pub struct CpuBackend {
     threads: Threads,
     scratch: Scratch,
     attention: Attention,
-    rounded: Mutex<RoundedRows>,
+    inputs: Mutex<InputRows>,
     /// While the matrices of a model are made: memory for all of them.
     slab: Mutex<Option<Slab>>,
     /// Buffers made so far, which names them.
@@ -113,28 +115,52 @@ impl Scratch {
     }
 }
 
-/// The rounded form of the buffer that was multiplied last: several products share their factor.
-#[derive(Default)]
-struct RoundedRows {
+/// The buffer that codes were multiplied with last, in the form that they meet: several products share their factor.
+struct InputRows {
     /// Whose, and which of its contents; none before the first.
     of: Option<(u64, u64)>,
-    blocks: Aligned<Rounded>,
+    blocks: Blocks,
     /// The largest buffer there is room for.
     rows: usize,
     cols: usize,
 }
 
-impl RoundedRows {
+/// Blocks of 32 columns.
+enum Blocks {
+    /// Of exact arithmetic.
+    Prepared(Aligned<Prepared>),
+    /// Of fast arithmetic.
+    Rounded(Aligned<Rounded>),
+}
+
+impl InputRows {
+    fn new(arithmetic: Arithmetic) -> Self {
+        let blocks = match arithmetic {
+            Arithmetic::Exact => Blocks::Prepared(Aligned::empty()),
+            Arithmetic::Fast => Blocks::Rounded(Aligned::empty()),
+        };
+        Self { of: None, blocks, rows: 0, cols: 0 }
+    }
+
     /// Makes room for as many rows, and as many columns.
     fn reserve(&mut self, rows: usize, cols: usize) -> Result<(), BackendError> {
         (self.rows, self.cols) = (self.rows.max(rows), self.cols.max(cols));
-        let blocks = self.rows.saturating_mul(self.cols.div_ceil(BLOCK));
-        if blocks > self.blocks.len() {
-            self.blocks = Aligned::zeroed(blocks)?;
-            self.of = None;
+        let wanted = self.rows.saturating_mul(self.cols.div_ceil(BLOCK));
+        match &mut self.blocks {
+            Blocks::Prepared(blocks) if wanted > blocks.len() => *blocks = Aligned::zeroed(wanted)?,
+            Blocks::Rounded(blocks) if wanted > blocks.len() => *blocks = Aligned::zeroed(wanted)?,
+            _ => return Ok(()),
         }
+        self.of = None;
         Ok(())
     }
+}
+
+/// Rows in the form that codes meet.
+#[derive(Clone, Copy)]
+enum Inputs<'a> {
+    Prepared(&'a [f32]),
+    Rounded(&'a [Rounded]),
 }
 
 /// A weight matrix in tiles.
@@ -161,8 +187,8 @@ impl Matrix {
 /// A product as part of a parallel section.
 struct Section<'a> {
     weights: Weights<'a>,
-    /// Whether its input is rounded.
-    rounds: bool,
+    /// Whether its weights are codes, which meet blocks of the input.
+    codes: bool,
     out: Outputs<'a>,
     /// Row groups of a task.
     step: usize,
@@ -238,7 +264,7 @@ impl CpuBackend {
             attention: Attention::new(threads.count()),
             threads,
             scratch,
-            rounded: Mutex::default(),
+            inputs: Mutex::new(InputRows::new(Arithmetic::Exact)),
             slab: Mutex::default(),
             buffers: AtomicU64::new(0),
         }
@@ -246,7 +272,7 @@ impl CpuBackend {
 
     /// The same backend with this arithmetic; a new one is exact. Matrices are prepared for it.
     pub fn with_arithmetic(self, arithmetic: Arithmetic) -> Self {
-        Self { arithmetic, ..self }
+        Self { arithmetic, inputs: Mutex::new(InputRows::new(arithmetic)), ..self }
     }
 
     /// The instruction set in use.
@@ -262,6 +288,16 @@ impl CpuBackend {
             _ => (size_of::<f32>() as u64).saturating_mul(tensor.rows as u64).saturating_mul(tensor.cols as u64),
         };
         tensors.map(bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of the rows that codes meet, which are kept for the products of one input: so many rows of up to `inputs` elements, 4.5 bytes
+    /// each in exact arithmetic and 1.75 in fast.
+    pub fn input_bytes(arithmetic: Arithmetic, rows: usize, inputs: usize) -> u64 {
+        let block = match arithmetic {
+            Arithmetic::Exact => size_of::<Prepared>(),
+            Arithmetic::Fast => size_of::<Rounded>(),
+        };
+        (rows as u64).saturating_mul(inputs.div_ceil(BLOCK) as u64).saturating_mul(block as u64)
     }
 
     /// Threads that work, the caller's included; it is one more than those that a host lends.
@@ -292,34 +328,46 @@ impl CpuBackend {
         });
     }
 
-    /// Whether activations are rounded before they meet weights of this type.
-    fn rounds(&self, dtype: DType) -> bool {
-        self.arithmetic == Arithmetic::Fast && !matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
-    }
-
     fn slab(&self) -> MutexGuard<'_, Option<Slab>> {
         self.slab.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn rounded(&self) -> MutexGuard<'_, RoundedRows> {
-        self.rounded.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inputs(&self) -> MutexGuard<'_, InputRows> {
+        self.inputs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rounded rows of a buffer whose width is whole blocks, computed unless they are there already.
-    fn round(&self, x: &Buffer) -> MutexGuard<'_, RoundedRows> {
-        let mut kept = self.rounded();
+    /// The rows of a buffer whose width is whole blocks, in the form that codes meet, computed unless they are there already.
+    fn rows_for_codes(&self, x: &Buffer) -> MutexGuard<'_, InputRows> {
+        let mut kept = self.inputs();
         let of = Some((x.name, x.version));
         if kept.of != of {
             kept.of = of;
             let (isa, values) = (self.isa, x.values());
-            let shared = Shared::new(&mut kept.blocks[..values.len() / BLOCK]);
-            self.split(values.len() / BLOCK, SPREAD_ELEMENTS / BLOCK, 1, |_, part| {
-                // SAFETY: parts of a split do not overlap.
-                let to = unsafe { shared.part(part.start, part.len()) };
-                isa.run(Round { x: &values[part.start * BLOCK..part.end * BLOCK], to });
-            });
+            let count = values.len() / BLOCK;
+            match &mut kept.blocks {
+                Blocks::Prepared(blocks) => {
+                    self.split_blocks(&mut blocks[..count], values, |x, to| isa.run(Prepare { x, to }));
+                }
+                Blocks::Rounded(blocks) => {
+                    self.split_blocks(&mut blocks[..count], values, |x, to| isa.run(Round { x, to }));
+                }
+            }
         }
         kept
+    }
+
+    /// Calls `f` with parts of `blocks` and the columns that they are of; on one thread where there are few.
+    fn split_blocks<T, F: Fn(&[f32], &mut [T]) + Sync>(&self, blocks: &mut [T], x: &[f32], f: F)
+    where
+        T: Copy + Send,
+    {
+        let count = blocks.len();
+        let shared = Shared::new(blocks);
+        self.split(count, SPREAD_ELEMENTS / BLOCK, 1, |_, part| {
+            // SAFETY: parts of a split do not overlap.
+            let to = unsafe { shared.part(part.start, part.len()) };
+            f(&x[part.start * BLOCK..part.end * BLOCK], to);
+        });
     }
 
     /// A product as part of a section of `groups` row groups in all.
@@ -340,29 +388,35 @@ impl CpuBackend {
         let step = even.max(least).next_multiple_of(multiple).max(1);
         let bias = bias.map(|bias| &bias.0[..]);
         let out = Outputs { width: out.width, values: Shared::new(out.values_mut()), bias };
-        let (weights, rounds) = (weight.weights(), self.rounds(weight.dtype));
-        Section { weights, rounds, out, step, tasks: weight.groups().div_ceil(step) }
+        let (weights, codes) = (weight.weights(), has_codes(weight.dtype));
+        Section { weights, codes, out, step, tasks: weight.groups().div_ceil(step) }
     }
 
     /// Computes products of one input in one hand-over to the threads.
     fn multiply(&self, x: &Buffer, sections: &[Section<'_>]) {
         let (isa, scratch) = (self.isa, &self.scratch);
-        let rounded = sections.iter().any(|section| section.rounds).then(|| self.round(x));
-        let rounded = rounded.as_ref().map(|kept| &kept.blocks[..x.rows * (x.width / BLOCK)]);
+        let kept = sections.iter().any(|section| section.codes).then(|| self.rows_for_codes(x));
+        let blocks = x.rows * (x.width / BLOCK);
+        let inputs = kept.as_ref().map(|kept| match &kept.blocks {
+            Blocks::Prepared(prepared) => Inputs::Prepared(bytemuck::cast_slice(&prepared[..blocks])),
+            Blocks::Rounded(rounded) => Inputs::Rounded(&rounded[..blocks]),
+        });
         let x = x.values();
         let tasks = sections.iter().map(|section| section.tasks).sum();
         self.threads.run(tasks, &|participant: usize, mut task: usize| {
-            for &Section { weights, rounds, out, step, tasks } in sections {
+            for &Section { weights, codes, out, step, tasks } in sections {
                 if task >= tasks {
                     task -= tasks;
                     continue;
                 }
                 let range = task * step..weights.rows.div_ceil(ROWS).min((task + 1) * step);
-                let mut scratch = scratch.of(participant);
-                let scratch = &mut scratch[..];
-                match rounded.filter(|_| rounds) {
-                    Some(x) => isa.run_integers(RoundedProduct { x, weights, range, scratch, out }),
-                    None => isa.run(Product { x, weights, range, scratch, out }),
+                match inputs.filter(|_| codes) {
+                    Some(Inputs::Rounded(x)) => {
+                        let scratch = &mut scratch.of(participant)[..];
+                        isa.run_integers(RoundedProduct { x, weights, range, scratch, out });
+                    }
+                    Some(Inputs::Prepared(x)) => isa.run(Product { x, weights, range, out }),
+                    None => isa.run(Product { x, weights, range, out }),
                 }
                 return;
             }
@@ -398,6 +452,11 @@ impl CpuBackend {
             isa.run(Write { elements, layout, part, rows, width, head_dim: shape.head_dim, spans });
         });
     }
+}
+
+/// Whether weights of a type are codes with scales, and not single elements.
+fn has_codes(dtype: DType) -> bool {
+    !matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
 /// A number of threads; 0 is as many as the process may use.

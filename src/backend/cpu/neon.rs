@@ -9,7 +9,7 @@
 //! - [`NeonDot`] is made by [`NeonDot::detect`] only, which asks the processor.
 //!
 //! # Limits
-//! Compiled and tested in an emulator (qemu), never timed: the shape of [`Wide::TILE`] is counted in registers, not measured.
+//! Compiled and tested in an emulator (qemu), never timed: [`Wide::HOLDS_MANY`] is counted in registers, not measured.
 
 use core::arch::aarch64::{
     float32x2_t, float32x4_t, float32x4x2_t, float32x4x4_t, int8x8_t, int8x16_t, int16x4_t, int16x8_t, int32x4_t,
@@ -165,8 +165,7 @@ macro_rules! wide_methods {
 
         // A byte is masked where it stands and converted.
         const BYTE_FACTORS: [f32; 4] = [1.0, 256.0, 65536.0, 16_777_216.0];
-        // 24 registers of sums, 4 of weights, and those of x.
-        const TILE: (usize, usize) = (6, 1);
+        const HOLDS_MANY: bool = false;
         const IN_REGISTERS: bool = true;
 
         #[inline(always)]

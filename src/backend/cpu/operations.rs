@@ -13,8 +13,8 @@ use super::rows::{Activate, Add, AddRmsNorm, RmsNorm, RmsNormInPlace, Rope};
 use super::shared::Shared;
 use super::tile::{ROWS, pack};
 use super::{
-    Buffer, CpuBackend, Matrix, Pages, RELEASE_BYTES, SECTIONS, SPREAD_ELEMENTS, Section, Vector, matrix_bytes,
-    whole_row_bytes,
+    Buffer, CpuBackend, Matrix, Pages, RELEASE_BYTES, SECTIONS, SPREAD_ELEMENTS, Section, Vector, has_codes,
+    matrix_bytes, whole_row_bytes,
 };
 use crate::backend::{
     Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, Product, RopeTable, Span,
@@ -34,10 +34,7 @@ impl Backend for CpuBackend {
 
     fn make_ready(&self, inputs: usize) -> Result<(), BackendError> {
         self.scratch.reserve(SCRATCH)?;
-        match self.arithmetic {
-            Arithmetic::Exact => Ok(()),
-            Arithmetic::Fast => self.rounded().reserve(0, inputs),
-        }
+        self.inputs().reserve(0, inputs)
     }
 
     fn weights_begin(&self, tensors: &[&Tensor]) {
@@ -58,7 +55,7 @@ impl Backend for CpuBackend {
         let row_bytes = whole_row_bytes(tensor, "matrix")?;
         let unsupported = BackendError::UnsupportedTensor { operation: "matrix" };
         let (group_bytes, bytes) = matrix_bytes(tensor).ok_or(unsupported)?;
-        self.make_ready(if self.rounds(dtype) { cols } else { 0 })?;
+        self.make_ready(if has_codes(dtype) { cols } else { 0 })?;
         // What has one row is counted as a vector, which most of it is: a matrix of one row takes memory of its own.
         let in_slab = self.slab().as_mut().filter(|_| rows > 1).and_then(|slab| slab.take(bytes));
         let data = in_slab.map_or_else(|| Aligned::zeroed(bytes), Ok)?;
@@ -113,9 +110,7 @@ impl Backend for CpuBackend {
         if len > buffer.data.len() {
             buffer.data = Aligned::zeroed(len)?;
         }
-        if self.arithmetic == Arithmetic::Fast {
-            self.rounded().reserve(rows, 0)?;
-        }
+        self.inputs().reserve(rows, 0)?;
         buffer.rows = rows;
         buffer.version += 1;
         Ok(())

@@ -48,7 +48,7 @@ impl Wide for Portable {
     type C = [u32; 16];
 
     const BYTE_FACTORS: [f32; 4] = [1.0; 4];
-    const TILE: (usize, usize) = (4, 1);
+    const HOLDS_MANY: bool = false;
     const IN_REGISTERS: bool = false;
 
     #[inline(always)]

@@ -44,9 +44,8 @@ pub(super) trait Wide: Copy + Send + Sync {
 
     /// What [`Wide::byte`] has multiplied the byte by, by place: powers of two, taken back exactly by a scale divided by it.
     const BYTE_FACTORS: [f32; 4];
-    /// Rows of `x`, and vectors of 16 outputs, whose sums fit into registers together beside their factors. Half as many rows go with
-    /// twice as many vectors.
-    const TILE: (usize, usize);
+    /// Whether registers hold some twenty vectors of 16 lanes, and not half as many.
+    const HOLDS_MANY: bool;
     /// Whether the codes of one row of weights are better decoded in registers than into memory where they meet one row of `x`.
     const IN_REGISTERS: bool;
 

@@ -72,8 +72,8 @@ impl PagedOptions {
 
 /// Bytes of a runtime by what they are for. Beyond these, block tables take 4 bytes per page that a sequence holds, each thread that draws
 /// tokens takes [`Scratch::bytes`](crate::sample::Scratch::bytes), and the answers of a step belong to the caller; an adapter takes 4 bytes
-/// for each element of its factors when it is loaded, and the first one its rows of activations. Fast arithmetic keeps the rounded form of
-/// one input: 1.75 bytes for each activation of as many rows as a walk has, as wide as the widest; on a device it is 2, and counted.
+/// for each element of its factors when it is loaded, and the first one its rows of activations. [`MemoryPlan::new`] knows no backend: what one
+/// keeps for its products and operations ([`CpuBackend::input_bytes`](crate::backend::cpu::CpuBackend::input_bytes)) is in the plan of a model that is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// Weights as they are held, once for all runtimes that share them: in memory of their own where a backend re-lays them, as that of
@@ -81,7 +81,7 @@ pub struct MemoryPlan {
     pub weights_bytes: u64,
     /// Keys and values of all pages.
     pub kv_pool_bytes: u64,
-    /// Activations; on a device also what operations work in and what goes to and from it.
+    /// Activations, and rows of them in the form that weights meet; on a device also what operations work in and what goes to and from it.
     pub activation_bytes: u64,
     /// Free list and reference counts.
     pub table_bytes: u64,

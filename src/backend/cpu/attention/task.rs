@@ -158,7 +158,7 @@ impl<E: Element> Run<'_, E> {
     /// Lays the queries of each part side by side.
     fn pack<S: Simd>(&self, packed: &mut [f32]) {
         let dim = self.attend.shape.head_dim;
-        parts!(self, S::TILE.1 > 1, |first, R, _N| {
+        parts!(self, S::HOLDS_MANY, |first, R, _N| {
             let part = packed[first * dim..][..R * dim].as_chunks_mut::<R>().0;
             for r in 0..R {
                 let (row, head) = self.pair(first + r);
@@ -274,7 +274,7 @@ impl<E: Element> Run<'_, E> {
     ) {
         let dim = self.attend.shape.head_dim;
         let scale = self.attend.shape.scale;
-        parts!(self, S::TILE.1 > 1, |first, R, N| {
+        parts!(self, S::HOLDS_MANY, |first, R, N| {
             let seen = union(&segment.seen[first..first + R]);
             let blocks = intersect(&group, &(seen.start / SIDE..seen.end.div_ceil(SIDE)));
             let queries = queries[first * dim..][..R * dim].as_chunks::<R>().0;
@@ -348,7 +348,7 @@ impl<E: Element> Run<'_, E> {
         strips: Range<usize>,
         weights: &[[f32; SEGMENT]],
     ) {
-        parts!(self, S::TILE.1 > 1, |first, R, N| {
+        parts!(self, S::HOLDS_MANY, |first, R, N| {
             if let Some(weights) = weights[first..].first_chunk::<R>() {
                 for strip in strips.clone().step_by(N) {
                     let count = N.min(strips.end - strip);

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! The lines of a block: codes, and single elements.
 
-use super::{BLOCK, LINE, ROWS, Scales};
+use super::{BLOCK, LINE, ROWS};
 use crate::backend::cpu::simd::{Wide, part};
 
 /// How the 32 columns of a block lie: what the types that differ in their scales alone have in common.
@@ -12,13 +12,14 @@ pub(in super::super) trait Lines {
     const GROUP: usize;
 
     /// Hands the columns `8 I ..` of a block, eight of them in order, to `sink`.
-    fn eight<S: Wide, K: Sink<S>, const I: usize>(s: S, block: &[u8], scales: ByteScales<S>, sink: &mut K);
+    fn eight<S: Wide, K: Sink<S>, const I: usize>(s: S, block: &[u8], sink: &mut K);
 }
 
-/// Takes weights column by column.
+/// Takes numbers column by column.
 pub(in super::super) trait Sink<S: Wide> {
-    /// The f32 values of column `k` of a block for the 16 rows. Called with ascending `k`; implementations are `#[inline(always)]`.
-    fn column(&mut self, s: S, k: usize, weights: S::W);
+    /// Column `k` of a block for the 16 rows: their weights, or their codes times [`Wide::BYTE_FACTORS`]`[k % 4]`, without scale and offset.
+    /// Called with ascending `k`; implementations are `#[inline(always)]`.
+    fn column(&mut self, s: S, k: usize, numbers: S::W);
 }
 
 /// Codes: put together from a plane of their lower [`Codes::LOW`] bits and one of their upper [`Codes::HIGH`] bits.
@@ -52,10 +53,10 @@ macro_rules! kinds {
                 const GROUP: usize = $group;
 
                 #[inline(always)]
-                fn eight<S: Wide, K: Sink<S>, const I: usize>(s: S, block: &[u8], scales: ByteScales<S>, sink: &mut K) {
+                fn eight<S: Wide, K: Sink<S>, const I: usize>(s: S, block: &[u8], sink: &mut K) {
                     let [first, second] = codes::<S, Self, I>(s, block);
-                    scales.hand(s, first, 8 * I, sink);
-                    scales.hand(s, second, 8 * I + 4, sink);
+                    hand(s, first, 8 * I, sink);
+                    hand(s, second, 8 * I + 4, sink);
                 }
             }
         )*
@@ -131,33 +132,13 @@ fn plane<S: Wide>(s: S, lines: &[u8], bits: u32, group: usize, to: u32) -> S::C 
     s.and_c(moved, s.splat_c((((1_u32 << bits) - 1) << to) as u8))
 }
 
-/// Scales that take back what [`Wide::byte`] multiplies by.
-#[derive(Clone, Copy)]
-pub(in super::super) struct ByteScales<S: Wide> {
-    scale: [S::W; 4],
-    offset: S::W,
-}
-
-impl<S: Wide> ByteScales<S> {
-    #[inline(always)]
-    pub(in super::super) fn new(s: S, Scales { scale, offset }: Scales<S>) -> Self {
-        let mut by_byte = [scale; 4];
-        for (by_byte, factor) in by_byte.iter_mut().zip(S::BYTE_FACTORS) {
-            if factor != 1.0 {
-                *by_byte = s.mul_w(scale, s.splat_w(1.0 / factor));
-            }
-        }
-        Self { scale: by_byte, offset }
-    }
-
-    /// Hands four columns to `sink`, the first of which is `k`.
-    #[inline(always)]
-    fn hand<K: Sink<S>>(&self, s: S, codes: S::C, k: usize, sink: &mut K) {
-        sink.column(s, k, s.fma_w(s.byte::<0>(codes), self.scale[0], self.offset));
-        sink.column(s, k + 1, s.fma_w(s.byte::<1>(codes), self.scale[1], self.offset));
-        sink.column(s, k + 2, s.fma_w(s.byte::<2>(codes), self.scale[2], self.offset));
-        sink.column(s, k + 3, s.fma_w(s.byte::<3>(codes), self.scale[3], self.offset));
-    }
+/// Hands four columns to `sink`, the first of which is `k`.
+#[inline(always)]
+fn hand<S: Wide, K: Sink<S>>(s: S, codes: S::C, k: usize, sink: &mut K) {
+    sink.column(s, k, s.byte::<0>(codes));
+    sink.column(s, k + 1, s.byte::<1>(codes));
+    sink.column(s, k + 2, s.byte::<2>(codes));
+    sink.column(s, k + 3, s.byte::<3>(codes));
 }
 
 /// Declares single elements: their bytes, and the method that reads sixteen of them.
@@ -172,7 +153,7 @@ macro_rules! singles {
                 const GROUP: usize = 0;
 
                 #[inline(always)]
-                fn eight<S: Wide, K: Sink<S>, const I: usize>(s: S, block: &[u8], _: ByteScales<S>, sink: &mut K) {
+                fn eight<S: Wide, K: Sink<S>, const I: usize>(s: S, block: &[u8], sink: &mut K) {
                     for k in 8 * I..8 * I + 8 {
                         sink.column(s, k, s.$load(part(block, k * ROWS * $bytes)));
                     }

@@ -43,7 +43,7 @@ use super::simd::{Op, Simd, Wide};
 use crate::tensor::DType;
 
 pub(super) use legacy::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-pub(super) use lines::{Bf16, ByteScales, Codes, F16, F32, Lines, Sink, codes};
+pub(super) use lines::{Bf16, Codes, F16, F32, Lines, Sink, codes};
 pub(super) use pack::pack;
 pub(super) use superblock::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 pub(super) use words::{Unit, Words};
@@ -140,7 +140,7 @@ macro_rules! single_kinds {
 
                 #[inline(always)]
                 fn unit_scales<S: Wide>(s: S, _: &[u8], _: usize, _: usize) -> Scales<S> {
-                    Scales { scale: s.splat_w(0.0), offset: s.splat_w(0.0) }
+                    Scales::zero(s)
                 }
             }
         )*
@@ -227,6 +227,11 @@ pub(super) struct Scales<S: Wide> {
 }
 
 impl<S: Wide> Scales<S> {
+    #[inline(always)]
+    pub(super) fn zero(s: S) -> Self {
+        Self { scale: s.splat_w(0.0), offset: s.splat_w(0.0) }
+    }
+
     /// From where [`Scales::store`] has put them.
     #[inline(always)]
     pub(super) fn load(s: S, [scale, offset]: &[[f32; ROWS]; 2]) -> Self {
@@ -269,29 +274,50 @@ impl<K: Kind> Op for DecodeKind<'_, K> {
         let Self(Decode { group, blocks, to }, _) = self;
         for (block, to) in blocks.zip(to.as_chunks_mut::<BLOCK>().0) {
             let (unit, b) = K::unit(group, block);
-            decode_block::<S, K, _>(s, unit, b, &mut Keep(to));
+            let lines = K::lines(unit, b);
+            let mut weights = Weigh::<S, K> { scales: Scales::zero(s), to, kind: PhantomData };
+            weights.scales = K::unit_scales(s, unit, b, 0);
+            K::Lines::eight::<S, _, 0>(s, lines, &mut weights);
+            K::Lines::eight::<S, _, 1>(s, lines, &mut weights);
+            if K::Lines::GROUP == 16 {
+                weights.scales = K::unit_scales(s, unit, b, 1);
+            }
+            K::Lines::eight::<S, _, 2>(s, lines, &mut weights);
+            K::Lines::eight::<S, _, 3>(s, lines, &mut weights);
         }
     }
 }
 
-/// Hands the columns of a block of a unit to `sink`, in order.
-#[inline(always)]
-pub(super) fn decode_block<S: Simd, K: Kind, T: Sink<S>>(s: S, unit: &[u8], b: usize, sink: &mut T) {
-    let lines = K::lines(unit, b);
-    let first = ByteScales::new(s, K::unit_scales(s, unit, b, 0));
-    K::Lines::eight::<S, _, 0>(s, lines, first, sink);
-    K::Lines::eight::<S, _, 1>(s, lines, first, sink);
-    let second = if K::Lines::GROUP == 16 { ByteScales::new(s, K::unit_scales(s, unit, b, 1)) } else { first };
-    K::Lines::eight::<S, _, 2>(s, lines, second, sink);
-    K::Lines::eight::<S, _, 3>(s, lines, second, sink);
+/// Keeps columns as weights.
+struct Weigh<'a, S: Wide, K> {
+    scales: Scales<S>,
+    to: &'a mut [[f32; ROWS]; BLOCK],
+    kind: PhantomData<K>,
 }
 
-/// Keeps columns.
-struct Keep<'a>(&'a mut [[f32; ROWS]; BLOCK]);
-
-impl<S: Wide> Sink<S> for Keep<'_> {
+impl<S: Wide, K: Kind> Sink<S> for Weigh<'_, S, K> {
     #[inline(always)]
-    fn column(&mut self, s: S, k: usize, weights: S::W) {
-        s.store_w(weights, &mut self.0[k & (BLOCK - 1)]);
+    fn column(&mut self, s: S, k: usize, numbers: S::W) {
+        let weights = if K::Lines::GROUP == 0 {
+            numbers
+        } else {
+            // Exact: the factor is a power of two.
+            let scale = s.mul_w(self.scales.scale, s.splat_w(1.0 / S::BYTE_FACTORS[k % 4]));
+            s.fma_w(numbers, scale, self.scales.offset)
+        };
+        s.store_w(weights, &mut self.to[k & (BLOCK - 1)]);
+    }
+}
+
+/// Hands the columns of a half of a block of a unit to `sink`, in order.
+#[inline(always)]
+pub(super) fn half_block<S: Simd, K: Kind, T: Sink<S>, const HALF: usize>(s: S, unit: &[u8], b: usize, sink: &mut T) {
+    let lines = K::lines(unit, b);
+    if const { HALF == 0 } {
+        K::Lines::eight::<S, _, 0>(s, lines, sink);
+        K::Lines::eight::<S, _, 1>(s, lines, sink);
+    } else {
+        K::Lines::eight::<S, _, 2>(s, lines, sink);
+        K::Lines::eight::<S, _, 3>(s, lines, sink);
     }
 }
