@@ -185,6 +185,7 @@ impl<K: Kind, const N: usize> Streams<'_, K, N> {
     }
 
     /// Columns `8 I ..`.
+    #[expect(clippy::needless_range_loop, reason = "the same index goes through several arrays")]
     #[inline(always)]
     fn eight<S: Simd, const I: usize>(&self, s: S, sums: [S::W; N]) -> [S::W; N] {
         let mut out = sums;
