@@ -78,6 +78,9 @@ fi
 step "sanitizer: array decoding under AddressSanitizer"
 ./scripts/sanitize.sh 2>&1 | tee -a target/test.log || test_rc=1
 
+step "sanitizers: CUDA kernels in the simulator under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer"
+./scripts/sanitize-kernels.sh 2>&1 | tee -a target/test.log || test_rc=1
+
 step "CUDA kernels through NVIDIA's compiler: fresh, and without spills"
 ./scripts/check-kernels.sh 2>&1 | tee -a target/test.log || test_rc=1
 

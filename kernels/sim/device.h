@@ -35,6 +35,13 @@ struct alignas(8) Pair {
 
 namespace sim {
 
+// Under a sanitizer of the C++ compiler (sanitizer.h) accesses are plain ones, which that sees, and the shadow says nothing.
+#if defined(SIM_ADDRESS) || defined(SIM_THREAD)
+constexpr bool IS_SANITIZED = true;
+#else
+constexpr bool IS_SANITIZED = false;
+#endif
+
 struct Dim3 {
     u32 x, y, z;
 };
@@ -100,12 +107,14 @@ template <class T> struct Ref {
     Ref(u8* at, Home* home) : at(at), home(home) {}
     Ref(const Ref&) = default;
     operator T() const {
+        if constexpr (IS_SANITIZED) return *(const T*)at;
         note_read(home, at, sizeof(T));
         T value;
         std::memcpy(&value, at, sizeof(T));
         return value;
     }
     T operator=(T value) const {
+        if constexpr (IS_SANITIZED) return *(T*)at = value;
         note_write(home, at, sizeof(T));
         std::memcpy(at, &value, sizeof(T));
         return value;

@@ -9,6 +9,7 @@
 // # Limits
 // One launch at a time, on one thread. What it cannot show: speed, registers, bank conflicts, wrong PTX behind a wrapper of common.cuh.
 #include "simulator.h"
+#include "sanitizer.h"
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -31,7 +32,7 @@ namespace {
 
 constexpr u64 STACK_BYTES = 128 * 1024;
 constexpr u64 SHARED_BYTES = 48 * 1024;
-constexpr u64 GRAVEYARD_BYTES = 64 << 20;
+constexpr u64 GRAVEYARD_BYTES = IS_SANITIZED ? 0 : 64 << 20;
 constexpr u32 WARP_LANES = 32;
 constexpr u32 CANARY = 0x5afe57ac;
 
@@ -40,6 +41,7 @@ struct Warp {
     int line;
     u32 arrived, living, parity, sync_clock;
     Words in[2], out[2];
+    sanitizer::Place syncs[2]; // by parity
 };
 
 // A copy that a thread started; it runs when the thread waits for its group.
@@ -80,6 +82,9 @@ std::vector<u8*> stacks;
 // Freed memory, overwritten with 0xdd, whose addresses are not given out for a while: who still uses one is told.
 std::deque<std::pair<u8*, u64>> graveyard;
 u64 buried;
+// Of barriers in turn: nobody comes to the next but one before all have left this one. Of launches too.
+sanitizer::Place barriers[2], ends_of_launches[2];
+u32 barriers_opened;
 
 u64 random_number() {
     u64 z = launch.random += 0x9E3779B97F4A7C15ull;
@@ -122,8 +127,8 @@ void prepare(Thread& thread, void (*body)()) {
     for (int i = 0; i < 6; i++) *--top = 0;
     thread.stack_pointer = top;
 }
-void to_thread(Thread& thread) { sim_switch(&scheduler_stack, thread.stack_pointer); }
-void to_scheduler() { sim_switch(&current->stack_pointer, scheduler_stack); }
+void switch_to_thread(Thread& thread) { sim_switch(&scheduler_stack, thread.stack_pointer); }
+void switch_to_scheduler() { sim_switch(&current->stack_pointer, scheduler_stack); }
 #else
 ucontext_t scheduler_context;
 std::map<Thread*, ucontext_t> contexts;
@@ -135,9 +140,20 @@ void prepare(Thread& thread, void (*body)()) {
     context.uc_link = nullptr;
     makecontext(&context, body, 0);
 }
-void to_thread(Thread& thread) { swapcontext(&scheduler_context, &contexts[&thread]); }
-void to_scheduler() { swapcontext(&contexts[current], &scheduler_context); }
+void switch_to_thread(Thread& thread) { swapcontext(&scheduler_context, &contexts[&thread]); }
+void switch_to_scheduler() { swapcontext(&contexts[current], &scheduler_context); }
 #endif
+
+void to_thread(Thread& thread) {
+    sanitizer::leave_scheduler((u32)(&thread - threads.data()), thread.stack, STACK_BYTES);
+    switch_to_thread(thread);
+    sanitizer::back_in_scheduler();
+}
+void to_scheduler() {
+    void* frames = sanitizer::leave_thread(current->ended);
+    switch_to_scheduler();
+    sanitizer::back_in_thread(frames);
+}
 
 u8* stack(u32 index) {
     while (stacks.size() <= index) {
@@ -152,12 +168,13 @@ u8* stack(u32 index) {
 void open_barrier() {
     launch.waiting = 0;
     launch.barrier_clock = ++clock_now;
+    barriers_opened++;
     for (u32 i = 0; i < threads.size(); i++)
         if (!threads[i].ended) ready.push_back(i);
 }
 
-void thread_body() {
-    launch.entry->call(launch.arguments);
+void end_thread() {
+    sanitizer::Unseen unseen;
     Warp& warp = warps[current->warp];
     u64 unfinished = copies[current - threads.data()].pending.size();
     if (unfinished > 0) fail("a thread ended before %llu of its copies, which nobody waited for", unfinished);
@@ -166,10 +183,20 @@ void thread_body() {
     launch.living--;
     current->ended = true;
     if (launch.living > 0 && launch.waiting == launch.living) open_barrier();
+}
+
+void thread_body() {
+    sanitizer::first_in_thread();
+    ends_of_launches[launch.number % 2].take_up();
+    launch.entry->call(launch.arguments);
+    ends_of_launches[(launch.number + 1) % 2].lay_down();
+    barriers[barriers_opened % 2].lay_down(); // whoever ends is waited for no more
+    end_thread();
     for (;;) to_scheduler();
 }
 
 void start_thread(Thread& thread) {
+    sanitizer::begin_stack((u32)(&thread - threads.data()), thread.stack, STACK_BYTES);
     prepare(thread, thread_body);
     thread.started = true;
 }
@@ -336,6 +363,7 @@ void fail(const char* format, ...) {
 }
 
 static void check_read(Home* home, const u8* at, u32 bytes) {
+    if (IS_SANITIZED) return;
     check_range(home, at, bytes, "read");
     u64 offset = (u64)(at - home->base);
     if ((offset | bytes) & (home->granule - 1)) split(*home, offset, bytes);
@@ -350,6 +378,7 @@ static void check_read(Home* home, const u8* at, u32 bytes) {
 }
 
 static void check_write(Home* home, const u8* at, u32 bytes) {
+    if (IS_SANITIZED) return;
     check_range(home, at, bytes, "write");
     u64 offset = (u64)(at - home->base);
     if ((offset | bytes) & (home->granule - 1)) split(*home, offset, bytes);
@@ -386,6 +415,9 @@ static void check_source(Home* home, const u8* from, u32 bytes) {
 
 // From here until it ran, the place counts as written by this thread, and as unwritten for whoever reads it.
 void copy_begin(Home* to_home, u8* to, Home* from_home, const u8* from, u32 bytes) {
+    sanitizer::kernel_reads(from, bytes);
+    sanitizer::kernel_writes(to, 16);
+    sanitizer::Unseen unseen;
     access_place = __builtin_return_address(0);
     if (bytes > 16) fail("copy_async of %u bytes, more than 16", bytes);
     if (to_home && !to_home->name) fail("copy_async to device memory");
@@ -394,7 +426,7 @@ void copy_begin(Home* to_home, u8* to, Home* from_home, const u8* from, u32 byte
     check_source(from_home, from, bytes);
     check_write(to_home, to, 16);
     u64 offset = (u64)(to - to_home->base);
-    for (u64 i = offset / to_home->granule; i * to_home->granule < offset + 16; i++) to_home->shadow[i].initialised = 0;
+    for (u64 i = offset / to_home->granule; !IS_SANITIZED && i * to_home->granule < offset + 16; i++) to_home->shadow[i].initialised = 0;
     std::memset(to, 0xff, 16);
     Copies& own = copies[current - threads.data()];
     own.pending.push_back({to_home, from_home, to, from, bytes, own.groups});
@@ -408,6 +440,9 @@ void copy_wait(u32 groups) {
     while (!own.pending.empty() && own.pending.front().group + groups < own.groups) {
         Copy copy = own.pending.front();
         own.pending.pop_front();
+        sanitizer::kernel_reads(copy.from, copy.bytes);
+        sanitizer::kernel_writes(copy.to, 16);
+        sanitizer::Unseen unseen;
         check_source(copy.from_home, copy.from, copy.bytes);
         check_write(copy.to_home, copy.to, 16);
         std::memset(copy.to, 0, 16);
@@ -430,6 +465,7 @@ Home* home_of(u64 address) {
 
 // An array is no better aligned than its declaration says, as on a device, which may put any other one before it.
 Home* shared_home(const void* site, u64 bytes, u32 granule, u32 alignment, const char* name) {
+    sanitizer::Unseen unseen;
     auto [place, is_new] = shared_arrays.try_emplace(site);
     Home& home = place->second;
     if (is_new) {
@@ -442,7 +478,8 @@ Home* shared_home(const void* site, u64 bytes, u32 granule, u32 alignment, const
     return &home;
 }
 
-const u32* meet(const char* what, const char* file, int line, const u32* words, u32 count, Combine combine, u32 parameter) {
+static const u32* meet_unseen(const char* what, const char* file, int line, const u32* words, u32 count, Combine combine, u32 parameter) {
+    sanitizer::Unseen unseen;
     Warp& warp = warps[current->warp];
     if (warp.living < WARP_LANES) fail("%s at %s:%d, but lanes of the warp have ended", what, file, line);
     if (warp.arrived == 0) {
@@ -468,7 +505,16 @@ const u32* meet(const char* what, const char* file, int line, const u32* words, 
     return warp.out[parity][current->lane];
 }
 
-void barrier(const char* file, int line) {
+const u32* meet(const char* what, const char* file, int line, const u32* words, u32 count, Combine combine, u32 parameter) {
+    sanitizer::Place& sync = warps[current->warp].syncs[warps[current->warp].parity];
+    if (count == 0) sync.lay_down();
+    const u32* got = meet_unseen(what, file, line, words, count, combine, parameter);
+    if (count == 0) sync.take_up();
+    return got;
+}
+
+static void wait_at_barrier(const char* file, int line) {
+    sanitizer::Unseen unseen;
     if (launch.waiting == 0) {
         launch.barrier_file = file;
         launch.barrier_line = line;
@@ -479,6 +525,13 @@ void barrier(const char* file, int line) {
     to_scheduler();
 }
 
+void barrier(const char* file, int line) {
+    sanitizer::Place& place = barriers[barriers_opened % 2];
+    place.lay_down();
+    wait_at_barrier(file, line);
+    place.take_up();
+}
+
 // ---- memory and launches as a host has them ----
 
 static void mark_written(Home& home, u64 offset, u64 bytes) {
@@ -487,7 +540,7 @@ static void mark_written(Home& home, u64 offset, u64 bytes) {
 
 u64 allocate(u64 bytes, u32 granule) {
     if (bytes == 0 || granule == 0 || granule & (granule - 1)) return 0;
-    u64 room = (bytes + 255) / 256 * 256 + 256;
+    u64 room = IS_SANITIZED ? bytes : (bytes + 255) / 256 * 256 + 256; // exact: an access past the end is past what was allocated
     u8* base = new (std::align_val_t(256), std::nothrow) u8[room];
     if (!base) return 0;
     Home home{base, bytes, granule, nullptr, nullptr, granule};
@@ -555,6 +608,9 @@ const Entry* kernel(const char* name) {
 }
 
 bool run(const Entry& entry, Dim3 grid, void** arguments, u64 seed, u64 reachable, std::string& error) {
+    std::string recording = record(entry, grid, arguments);
+    ends_of_launches[(launches + 1) % 2].lay_down(); // what the host wrote
+    sanitizer::Unseen unseen;
     launch = Launch{};
     access_place = nullptr;
     launch.entry = &entry;
@@ -577,6 +633,8 @@ bool run(const Entry& entry, Dim3 grid, void** arguments, u64 seed, u64 reachabl
             return false;
         }
     }
+    ends_of_launches[(launch.number + 1) % 2].take_up();
+    keep(recording);
     return true;
 }
 

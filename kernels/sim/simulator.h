@@ -29,4 +29,11 @@ const Entry* kernel(const char* name);
 // other one a random order. False with a text when the kernel did wrong.
 bool run(const Entry& entry, Dim3 grid, void** arguments, u64 seed, u64 reachable, std::string& error);
 
+// ---- record.cpp ----
+
+// A launch as text of bytes: the kernel, its arguments and the memory that they point into; empty when nobody wants it.
+std::string record(const Entry& entry, Dim3 grid, void** arguments);
+// Adds it to the file of recordings.
+void keep(const std::string& recording);
+
 } // namespace sim

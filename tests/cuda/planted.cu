@@ -1,4 +1,5 @@
-// Kernels with one bug each, which the simulator must find, beside versions without it: tests/cuda/planted.rs says what it must say.
+// Kernels with one bug each, which the simulator must find, beside versions without it: tests/cuda/planted.rs says what it must say. Of some of
+// them scripts/sanitize-kernels.sh says what a sanitizer must find.
 #include "common.cuh"
 
 // Sum of 64 numbers by shared memory; BARRIER false leaves out the barrier between writing and reading.
@@ -65,6 +66,13 @@ KERNEL(64) bad_misaligned_shared(Ptr<f32> out, Ptr<const f32> x) {
     out[threadIdx.x] = float_of(load_quad(values + threadIdx.x / 4 * 4).x);
 }
 EXPORT(bad_misaligned_shared, 64)
+
+// Past the end of an array in registers: the simulator does not look there, sanitizers do (scripts/sanitize-kernels.sh).
+KERNEL(64) bad_read_past_local(Ptr<f32> out, Ptr<const f32> x) {
+    f32 own[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+    out[threadIdx.x] = own[(u32)x[threadIdx.x] % 8];
+}
+EXPORT(bad_read_past_local, 64)
 
 KERNEL(64) bad_null(Ptr<f32> out, Ptr<const f32> x) { out[threadIdx.x] = x[threadIdx.x]; }
 EXPORT(bad_null, 64)
