@@ -35,31 +35,12 @@ use core::ops::Range;
 use super::inputs::{Input, PREPARED};
 use super::outputs::Outputs;
 use super::simd::{Op, Simd};
-use super::tile::{
-    BLOCK, BlockScales, Decode, Kind, Lines, MOST_BLOCKS, ROWS, Sink, Weights, decode, half_block, with_kind,
-};
+use super::tile::{BLOCK, Decode, Kind, Lines, MOST_BLOCKS, ROWS, Sink, Weights, decode, half_block, with_kind};
 
-/// Blocks of a panel.
-pub(super) const PANEL_BLOCKS: usize = 4;
-/// Most row groups in a panel: 32 KiB.
-pub(super) const PANEL_GROUPS: usize = 4;
-/// Elements of a panel.
-const PANEL: usize = PANEL_GROUPS * PANEL_BLOCKS * BLOCK * ROWS;
-/// Blocks whose scales there is room for beside a panel.
-pub(super) const SCALE_BLOCKS: usize = 32;
-/// Elements of the memory that a product works in, which is the caller's: a panel, and scales where it is one of codes.
-pub(super) const SCRATCH: usize = PANEL + SCALE_BLOCKS * size_of::<BlockScales>() / size_of::<f32>();
 /// Rows of `x` that all row groups are gone through with before the next rows are: they stay in L2.
 const ROW_BLOCK: usize = 128;
 /// Row groups that are read together for one row of `x`: as many streams of memory.
 pub(super) const STREAMS: usize = 4;
-
-/// The two parts of [`SCRATCH`] elements.
-#[inline(always)]
-pub(super) fn cut_scratch(scratch: &mut [f32]) -> (&mut [f32], &mut [BlockScales]) {
-    let (panel, scales) = scratch[..SCRATCH].split_at_mut(PANEL);
-    (panel, bytemuck::cast_slice_mut(scales))
-}
 
 /// Rows of `x` with some row groups.
 pub(super) struct Product<'a> {

@@ -17,8 +17,8 @@
 //! - All operations have the same bits on all instruction sets that fuse products and sums; the portable one does not, and has others.
 //!
 //! # Limits
-//! Matrices, pools and buffers are all the memory there is, beside one buffer's rows in the form that codes meet, and a panel of codes per thread, made
-//! with the first matrix. An operation allocates nothing but its list of tasks, which is kept.
+//! Matrices, pools and buffers are all the memory there is, beside one buffer's rows in the form that codes meet, and in fast arithmetic a panel of codes per
+//! thread, made with the first matrix. An operation allocates nothing but its list of tasks, which is kept.
 
 mod attention;
 #[cfg(target_arch = "x86_64")]
@@ -94,7 +94,7 @@ pub struct CpuBackend {
     buffers: AtomicU64,
 }
 
-/// Memory for decoded weights and scales, for each participant.
+/// Memory that rounded products work in, for each participant.
 struct Scratch(Vec<Mutex<Aligned<f32>>>);
 
 impl Scratch {

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::attention::Attend;
-use super::linear::{Row, SCRATCH};
+use super::linear::Row;
 use super::memory::{ALIGNMENT_BYTES, Aligned, Slab};
 use super::pages::Elements;
+use super::rounded::SCRATCH;
 use super::rows::{Activate, Add, AddRmsNorm, RmsNorm, RmsNormInPlace, Rope};
 use super::shared::Shared;
 use super::tile::{ROWS, pack};
@@ -33,7 +34,9 @@ impl Backend for CpuBackend {
     }
 
     fn make_ready(&self, inputs: usize) -> Result<(), BackendError> {
-        self.scratch.reserve(SCRATCH)?;
+        if self.arithmetic == Arithmetic::Fast {
+            self.scratch.reserve(SCRATCH)?;
+        }
         self.inputs().reserve(0, inputs)
     }
 

@@ -44,10 +44,10 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use super::linear::{SCALE_BLOCKS, STREAMS, cut_scratch, streams};
+use super::linear::{STREAMS, streams};
 use super::outputs::Outputs;
 use super::simd::{IntegerOp, Integers, LANES, Op, Simd};
-use super::tile::{BLOCK, BlockScales, Codes, Kind, Lines, Quant, Scales, Weights, codes, with_quant};
+use super::tile::{BLOCK, BlockScales, Codes, Kind, Lines, Quant, ROWS, Scales, Weights, codes, with_quant};
 
 /// The largest code of `x`.
 const LARGEST: f32 = 127.0;
@@ -64,7 +64,11 @@ const SMALLEST: f32 = 1e-30;
 /// Adding this to a number of size below 2^22 rounds it to an integer, ties to even, which then stands in the lowest bits.
 const TO_INTEGER: f32 = 12_582_912.0;
 /// Blocks of a panel: 16 KiB of codes. The last columns of a panel cost a round trip of the sums through the output.
-const PANEL_BLOCKS: usize = SCALE_BLOCKS;
+const PANEL_BLOCKS: usize = 32;
+/// Elements of a panel of codes.
+const PANEL: usize = PANEL_BLOCKS * BLOCK * ROWS / size_of::<f32>();
+/// Elements of the memory that a product works in, which is the caller's: a panel of codes, and the scales of its blocks.
+pub(super) const SCRATCH: usize = PANEL + PANEL_BLOCKS * size_of::<BlockScales>() / size_of::<f32>();
 /// Most rows of `x` that codes are unpacked in registers for, where they stay there.
 const FEW_ROWS: usize = 32;
 /// Rows of `x` that all row groups are gone through with before the next rows are: they stay in L2.
@@ -194,7 +198,7 @@ pub(super) struct RoundedProduct<'a> {
     pub(super) weights: Weights<'a>,
     /// Row groups, whose outputs nobody else works on.
     pub(super) range: Range<usize>,
-    /// [`SCRATCH`](super::linear::SCRATCH) elements.
+    /// [`SCRATCH`] elements.
     pub(super) scratch: &'a mut [f32],
     pub(super) out: Outputs<'a>,
 }
@@ -388,7 +392,8 @@ impl RoundedProduct<'_> {
     #[inline(always)]
     fn panels<S: Integers>(self, s: S, rows: usize) {
         let Self { x, weights, range, scratch, out } = self;
-        let (panel, scales) = cut_scratch(scratch);
+        let (panel, scales) = scratch[..SCRATCH].split_at_mut(PANEL);
+        let scales: &mut [BlockScales] = bytemuck::cast_slice_mut(scales);
         let panel: &mut [[[u8; 64]; 8]] = bytemuck::cast_slice_mut(panel);
         let blocks = weights.cols / BLOCK;
         for row in (0..rows).step_by(ROW_BLOCK) {
