@@ -304,7 +304,7 @@ impl<Q: Quant> IntegerOp for FewRows<'_, Q> {
 }
 
 impl<Q: Quant> FewRows<'_, Q> {
-    /// `P` parties of `M` rows from `row` on, or the last row several times; answers how many rows.
+    /// `P` parties, one or two, of `M` rows from `row` on, or the last row several times; answers how many rows.
     #[inline(always)]
     fn some<S: Integers, const M: usize, const P: usize>(&self, s: S, group: usize, row: usize, rows: usize) -> usize {
         let RoundedProduct { x, weights, out, .. } = &self.0;
@@ -323,16 +323,10 @@ impl<Q: Quant> FewRows<'_, Q> {
                 let at = index * (Q::COLS / BLOCK) + b;
                 let (codes, meeting) =
                     (block_codes::<S, Q::Codes>(s, Q::lines(unit, b)), Meeting::of_unit::<Q>(s, unit, b));
-                for p in 0..P {
-                    let mut blocks = [&Rounded::ZERO; M];
-                    for m in 0..M {
-                        if let Some(block) = of_row[p][m].get(at) {
-                            blocks[m] = block;
-                        }
-                    }
-                    let mut party = sums[p];
-                    meeting.add(s, codes, blocks, &mut party);
-                    sums[p] = party;
+                // Written out: in a loop the sums would be in memory.
+                sums[0] = party(s, &meeting, codes, &of_row[0], at, sums[0]);
+                if const { P > 1 } {
+                    sums[P - 1] = party(s, &meeting, codes, &of_row[P - 1], at, sums[P - 1]);
                 }
             }
         }
@@ -347,6 +341,27 @@ impl<Q: Quant> FewRows<'_, Q> {
         }
         P * M
     }
+}
+
+/// Adds the products of a block with block `at` of `M` rows.
+#[inline(always)]
+fn party<S: Integers, const M: usize>(
+    s: S,
+    meeting: &Meeting<S>,
+    codes: [S::C; 8],
+    rows: &[&[Rounded]; M],
+    at: usize,
+    sums: [[S::W; 1]; M],
+) -> [[S::W; 1]; M] {
+    let mut blocks = [&Rounded::ZERO; M];
+    for m in 0..M {
+        if let Some(block) = rows[m].get(at) {
+            blocks[m] = block;
+        }
+    }
+    let mut sums = sums;
+    meeting.add(s, codes, blocks, &mut sums);
+    sums
 }
 
 /// The codes of a block, four columns in each.
