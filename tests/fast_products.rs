@@ -112,53 +112,29 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// 32 numbers, rounded.
-struct Rounded {
-    codes: Vec<i32>,
-    /// A code of each half counts `2^shift` scales.
-    shifts: [u32; 2],
-    scale: f32,
+/// 16 numbers, rounded: codes and scale.
+fn round(block: &[f32]) -> (Vec<i32>, f32) {
+    let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    if largest <= 1e-30 {
+        return (vec![0; 16], 0.0);
+    }
+    let codes = block.iter().map(|x| (x * (127.0 / largest)).round_ties_even() as i32).collect();
+    (codes, largest / 127.0)
 }
 
-impl Rounded {
-    fn new(block: &[f32]) -> Self {
-        let largest = |x: &[f32]| x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-        let of_half = [largest(&block[..16]), largest(&block[16..])];
-        let (small, large) = if of_half[0] < of_half[1] { (0, 1) } else { (1, 0) };
-        if of_half[large] <= 1e-30 {
-            return Self { codes: vec![0; 32], shifts: [0; 2], scale: 0.0 };
-        }
-        // The largest code that the smaller half would have with the scale of the larger one.
-        let code = of_half[small] * (127.0 / of_half[large]);
-        let shift = (0..=4).rev().find(|&shift| code * (1 << shift) as f32 <= 127.0).unwrap_or(0);
-        let mut shifts = [0; 2];
-        shifts[large] = shift;
-        let codes = (0..32).map(|i| {
-            let finer = if i / 16 == small { 1 << shift } else { 1 };
-            (block[i] * (127.0 / of_half[large] * finer as f32)).round_ties_even() as i32
-        });
-        Self { codes: codes.collect(), shifts, scale: of_half[large] / 127.0 / (1 << shift) as f32 }
-    }
-
-    /// What column `i` counts, in scales.
-    fn count(&self, i: usize) -> i32 {
-        self.codes[i] << self.shifts[i / 16]
-    }
-}
-
-/// A block of weights of a simple type: codes less what stands for zero, scale, and an offset where it is a number of its own.
-fn decode(dtype: DType, block: &[u8]) -> (Vec<i32>, f32, Option<f32>) {
+/// A block of weights of a simple type: unsigned codes, scale, offset.
+fn decode(dtype: DType, block: &[u8]) -> (Vec<i32>, f32, f32) {
     let half = |at: usize| half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
     let nibble = |at: usize, i: usize| i32::from(block[at + i % 16] >> (4 * (i / 16)) & 15);
     let fifth = |at: usize, i: usize| i32::from(block[at + i / 8] >> (i % 8) & 1) << 4;
     let codes = |code: &dyn Fn(usize) -> i32| (0..32).map(code).collect::<Vec<i32>>();
     let d = half(0);
     match dtype {
-        DType::Q4_0 => (codes(&|i| nibble(2, i) - 8), d, None),
-        DType::Q4_1 => (codes(&|i| nibble(4, i)), d, Some(half(2))),
-        DType::Q5_0 => (codes(&|i| (nibble(6, i) | fifth(2, i)) - 16), d, None),
-        DType::Q5_1 => (codes(&|i| nibble(8, i) | fifth(4, i)), d, Some(half(2))),
-        DType::Q8_0 => (codes(&|i| i32::from(block[2 + i].cast_signed())), d, None),
+        DType::Q4_0 => (codes(&|i| nibble(2, i)), d, d * -8.0),
+        DType::Q4_1 => (codes(&|i| nibble(4, i)), d, half(2)),
+        DType::Q5_0 => (codes(&|i| nibble(6, i) | fifth(2, i)), d, d * -16.0),
+        DType::Q5_1 => (codes(&|i| nibble(8, i) | fifth(4, i)), d, half(2)),
+        DType::Q8_0 => (codes(&|i| i32::from(block[2 + i].cast_signed()) + 128), d, d * -128.0),
         other => panic!("{other:?} is no simple type"),
     }
 }
@@ -173,12 +149,12 @@ fn reference(weights: &Tensor, x: &[f32], fused: bool) -> Vec<f32> {
             let mut sum = 0.0;
             for (block, x) in row.chunks(weights.dtype.unit_bytes()).zip(x.chunks(32)) {
                 let (codes, scale, offset) = decode(weights.dtype, block);
-                let x = Rounded::new(x);
-                let dot: i32 = (0..32).map(|i| codes[i] * x.count(i)).sum();
-                let moment: i32 = (0..32).map(|i| x.count(i)).sum();
-                let product = dot as f32 * scale;
-                let product = offset.map_or(product, |offset| fma(offset, moment as f32, product));
-                sum = fma(product, x.scale, sum);
+                let [(x_codes, x_scale), (x_codes_2, x_scale_2)] = [round(&x[..16]), round(&x[16..])];
+                let dot = |w: &[i32], x: &[i32]| w.iter().zip(x).map(|(w, x)| w * x).sum::<i32>() as f32;
+                let moment = |codes: &[i32], scale: f32| scale * codes.iter().sum::<i32>() as f32;
+                let second = dot(&codes[16..], &x_codes_2) * x_scale_2;
+                sum = fma(offset, moment(&x_codes, x_scale) + moment(&x_codes_2, x_scale_2), sum);
+                sum = fma(fma(dot(&codes[..16], &x_codes), x_scale, second), scale, sum);
             }
             out.push(sum);
         }
@@ -215,9 +191,9 @@ fn every_type_is_near_double_precision() {
         dequantise_row(kind.0, weights.data.as_slice(), &mut decoded).expect("whole rows");
         let x = activations(random, rows * cols);
         let rounded: Vec<f64> = x
-            .chunks(32)
-            .map(Rounded::new)
-            .flat_map(|x| (0..32).map(move |i| f64::from(x.count(i)) * f64::from(x.scale)))
+            .chunks(16)
+            .map(round)
+            .flat_map(|(codes, scale)| codes.into_iter().map(move |code| f64::from(code) * f64::from(scale)))
             .collect();
         for set in instances() {
             let got = product(&backend(set, 1), &weights, &x, None);

@@ -302,14 +302,20 @@ impl Integers for Avx2 {
     }
 
     #[inline(always)]
+    fn splat_i(self, x: i32) -> [__m256i; 2] {
+        [avx2!(_mm256_set1_epi32(x)); 2]
+    }
+
+    #[inline(always)]
     fn dots<const M: usize, const N: usize>(
         self,
         codes: [[__m256i; 2]; N],
         largest: u8,
         x: [&[[i8; 4]; N]; M],
+        x_sums: [i32; M],
     ) -> [[__m256i; 2]; M] {
         if largest > Self::LARGEST_CODE {
-            return self.dots_of_bytes(codes, x);
+            return self.dots_of_bytes(codes, x, x_sums);
         }
         // Two products of each of so many groups of four columns add up to what 16 bits hold.
         let together = (i16::MAX as usize / (2 * 127 * usize::from(largest.max(1)))).clamp(1, N);
@@ -366,14 +372,18 @@ impl Avx2 {
         avx2!(_mm256_set1_epi32(dword(x)))
     }
 
-    /// [`Integers::dots`] of codes of all 256 values, less 128: as signed bytes.
+    /// [`Integers::dots`] of codes of all 256 values: as signed bytes, with what they are raised by paid in advance.
     #[inline(always)]
     fn dots_of_bytes<const M: usize, const N: usize>(
         self,
         codes: [[__m256i; 2]; N],
         x: [&[[i8; 4]; N]; M],
+        x_sums: [i32; M],
     ) -> [[__m256i; 2]; M] {
         let mut sums = [self.zero_i(); M];
+        for m in 0..M {
+            sums[m] = self.splat_i(128 * x_sums[m]);
+        }
         for n in 0..N {
             let signed = self.xor_c(codes[n], self.splat_c(128));
             for half in 0..2 {

@@ -298,6 +298,11 @@ impl Integers for Avx512Vnni {
     }
 
     #[inline(always)]
+    fn splat_i(self, x: i32) -> __m512i {
+        avx512!(_mm512_set1_epi32(x))
+    }
+
+    #[inline(always)]
     fn dot(self, sum: __m512i, codes: __m512i, x: [i8; 4]) -> __m512i {
         avx512!(_mm512_dpbusd_epi32(sum, codes, splat_dword(x)))
     }
@@ -316,17 +321,6 @@ impl Integers for Avx512Vnni {
     #[inline(always)]
     fn numbers(self, v: __m512i) -> __m512 {
         avx512!(_mm512_cvtepi32_ps(v))
-    }
-
-    // Not multiplied: that would wait for the units of products, of which a Zen 4 has others for this.
-    #[inline(always)]
-    fn times_power(self, v: __m512i, [exponent, _]: [f32; 2]) -> __m512 {
-        avx512!(_mm512_scalef_ps(self.numbers(v), self.splat_w(exponent)))
-    }
-
-    #[inline(always)]
-    fn add_times_power(self, sum: __m512, v: __m512i, power: [f32; 2]) -> __m512 {
-        self.add_w(self.times_power(v, power), sum)
     }
 }
 

@@ -324,6 +324,11 @@ macro_rules! integer_methods {
         }
 
         #[inline(always)]
+        fn splat_i(self, x: i32) -> [int32x4_t; 4] {
+            [vdupq_n_s32(x); 4]
+        }
+
+        #[inline(always)]
         fn dot(self, sum: [int32x4_t; 4], codes: [uint8x16_t; 4], x: [i8; 4]) -> [int32x4_t; 4] {
             // Up to 127 they are the same as signed bytes.
             self.dot_signed(sum, codes, x)

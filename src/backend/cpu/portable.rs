@@ -185,6 +185,11 @@ impl Integers for Portable {
     }
 
     #[inline(always)]
+    fn splat_i(self, x: i32) -> [i32; 16] {
+        [x; 16]
+    }
+
+    #[inline(always)]
     fn dot(self, sum: [i32; 16], codes: [u32; 16], x: [i8; 4]) -> [i32; 16] {
         let mut out = sum;
         for (sum, &dword) in out.iter_mut().zip(&codes) {

@@ -3,43 +3,28 @@
 //! A row of `x` is rounded once to [`Rounded`] blocks of 32 columns, each half with a scale of its own, and used for all products that it
 //! goes into. A block of weights and a block of `x` meet in integers:
 //! ```text
-//! weight = code_w * scale_w + offset_w        16 or 32 columns share the two; in types around a zero, offset_w = -zero_w * scale_w
-//! x      = code_x * 2^n_x * scale_x           32 columns share the scale, 16 the power
+//! weight = code_w * scale_w + offset_w        (16 or 32 columns share the two)
+//! x      = code_x * scale_x                   scale_x = max |x| / 127 of 16 columns, code_x = x / scale_x to the nearest, ties to even
 //!
-//! of a block of x:
-//!   large, small   the halves by their largest number, max |x|
-//!   t              most of 0 ..= 4 with 2^t * max |x| of small <= max |x| of large
-//!   scale_x        max |x| of large / 127 / 2^t
-//!   n_x            t of large, 0 of small
-//!   code_x         x / (2^n_x * scale_x) to the nearest, ties to even
-//!
-//! of a block of both:
-//!   dot     = sum (code_w - zero_w) * code_x * 2^n_x          exact; zero_w = 0 where the offset is a number of its own
-//!   moment  = sum code_x * 2^n_x                              exact
-//!   product = dot * scale_w                                   around a zero
-//!             fma(offset_w, moment, dot * scale_w)            where the offset is a number of its own
-//!             of two groups of 16 columns, the second one's dot goes onto the first one's product: fma(dot, scale_w, product)
-//!   sum     = fma(product, scale_x, sum)
+//! for each group of columns that share scale_w, ascending:
+//!   dot = sum code_w * code_x                 of each half, exact
+//!   sum = fma(offset_w, moment_x, sum)        moment_x = scale_x * sum code_x, of both halves added up
+//!   sum = fma(dot * scale_x, scale_w, sum)    of two halves: fma(first dot, its scale_x, second dot * its scale_x)
 //! ```
-//! The halves of a block are rounded apart because of accuracy: with one scale for 32 columns the errors of single tokens are 1.4 times as
-//! large. Scales a power of two apart keep the block's sum an integer, whose scale is applied once, for a scale of the smaller half that is
-//! up to twice as coarse as its own numbers ask for, while the larger half's weigh more.
+//! Scales of 16 columns are there because of accuracy: with 32 the errors of single tokens are 1.4 times as large, for a sixth less work.
 //!
 //! # Numerics
-//! Integers are exact in any order, as numbers too: a `dot`, and all that it is put together of, is below 255 * 127 * 16 * 17 < 2^24. The rest is
-//! this one chain for every form and every number of rows: so an output depends on its row of `x` and its row of weights alone, and all
-//! instruction sets that fuse give the same bits.
-//! A block that holds an infinity or no number has no number for a scale, and so have the outputs of its row.
+//! Integers are exact in any order, and the rest is this one chain for every form and every number of rows: so an output depends on
+//! its row of `x` and its row of weights alone, and all instruction sets that fuse give the same bits.
+//! A half that holds an infinity or no number has no number for a scale, and so have the outputs of its row.
 //!
 //! # Forms
 //! One row, and up to 32 where codes stay in registers, meet codes as they are unpacked; more rows meet a panel of them. All read a row group
 //! from its first byte to its last.
 //!
 //! # Cost
-//! Per 32 columns of 16 outputs and a row of `x`: 8 integer products of 64 with VNNI (AVX2: 16 of 32, and as many 16-bit additions), 2
-//! multiplications (1 more for a second scale, 1 or 2 for minima), and 2 conversions, multiplications by powers of two and additions, which AVX-512
-//! has an instruction of its own for: a Zen 4 does these three in other units, so that 8 operations of 10 are products, of 12 when each half had a
-//! scale of its own and each block an offset.
+//! Per 32 columns of 16 outputs and a row of `x`: 8 integer products of 64 with VNNI (AVX2: 16 of 32, and as many 16-bit additions), and 6
+//! operations on the sums.
 
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -51,15 +36,9 @@ use super::tile::{BLOCK, BlockScales, Codes, Kind, Lines, Quant, ROWS, Scales, W
 
 /// The largest code of `x`.
 const LARGEST: f32 = 127.0;
-/// Columns that share a scale but for a power of two.
+/// Columns that share a scale.
 const HALF: usize = 16;
-/// How often the scale of a half is halved at most: so the products of a block of bytes, and all that they are put together of, have 24 bits.
-const MOST_HALVINGS: i32 = 4;
-/// The codes that stand for 0 (see [`Quant::ZERO`]) in types whose 32 columns share a scale.
-const ZEROS: [f32; 3] = [8.0, 16.0, 128.0];
-/// The same, of types whose 16 columns do.
-const HALF_ZEROS: [f32; 2] = [4.0, 32.0];
-/// A block none of whose numbers is larger counts as zeros: its scale would have no inverse.
+/// Columns none of whose numbers is larger count as zeros: their scale would have no inverse.
 const SMALLEST: f32 = 1e-30;
 /// Adding this to a number of size below 2^22 rounds it to an integer, ties to even, which then stands in the lowest bits.
 const TO_INTEGER: f32 = 12_582_912.0;
@@ -80,30 +59,18 @@ const ROW_BLOCK: usize = 128;
 pub(super) struct Rounded {
     /// Codes, four columns together, -127 ..= 127; of each half.
     codes: [[[i8; 4]; 4]; 2],
-    /// What a code counts in the half that has 2^0.
-    scale: f32,
-    /// A code of each half counts `2^n` scales: `[n, 2^n]`.
-    powers: [[f32; 2]; 2],
-    /// What the codes of each half add up to, in scales.
+    /// What a code of each half counts.
+    scales: [f32; 2],
+    /// The scale times the sum of the codes, of each half.
     moments: [f32; 2],
     /// Both added up.
     moment: f32,
-    /// That, times what each of [`ZEROS`] takes from every code of a weight.
-    starts: [f32; ZEROS.len()],
-    /// The same of each half for [`HALF_ZEROS`].
-    half_starts: [[f32; 2]; HALF_ZEROS.len()],
+    /// The sums of the codes.
+    sums: [i16; 2],
 }
 
 impl Rounded {
-    const ZERO: Self = Self {
-        codes: [[[0; 4]; 4]; 2],
-        scale: 0.0,
-        powers: [[0.0, 1.0]; 2],
-        moments: [0.0; 2],
-        moment: 0.0,
-        starts: [0.0; ZEROS.len()],
-        half_starts: [[0.0; 2]; HALF_ZEROS.len()],
-    };
+    const ZERO: Self = Self { codes: [[[0; 4]; 4]; 2], scales: [0.0; 2], moments: [0.0; 2], moment: 0.0, sums: [0; 2] };
 }
 
 /// Rounds whole blocks.
@@ -120,75 +87,50 @@ impl Op for Round<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for (x, to) in self.x.as_chunks::<BLOCK>().0.iter().zip(self.to) {
-            round(s, x, to);
+            *to = round(s, x);
         }
     }
 }
 
-/// Numbers are written to their places one by one: a block that is put together elsewhere is waited for when it is copied.
 #[inline(always)]
-fn round<S: Simd>(s: S, x: &[f32; BLOCK], to: &mut Rounded) {
-    let x: &[[[f32; LANES]; 2]; 2] = bytemuck::cast_ref(x);
-    let x = [[s.load(&x[0][0]), s.load(&x[0][1])], [s.load(&x[1][0]), s.load(&x[1][1])]];
-    let [first, second] = [largest_of(s, x[0]), largest_of(s, x[1])];
-    let (larger, largest, smallest) = if first < second { (1, second, first) } else { (0, first, second) };
-    let (scale, inverse) = if largest > SMALLEST { (largest / LARGEST, LARGEST / largest) } else { (0.0, 0.0) };
-    // The scale of the smaller half is halved as often as its codes allow: the difference of bits is that of exponents, and one less where
-    // the largest code has the larger mantissa.
-    let room = LARGEST.to_bits().cast_signed().wrapping_sub((smallest * inverse).to_bits().cast_signed());
-    let halvings = (room >> 23).clamp(0, MOST_HALVINGS);
-    let finer = power(halvings);
+fn round<S: Simd>(s: S, x: &[f32; BLOCK]) -> Rounded {
+    let mut out = Rounded::ZERO;
+    let (halves, _) = x.as_chunks::<HALF>();
+    for (half, x) in halves.iter().enumerate() {
+        let (codes, scale) = round_half(s, x);
+        let sum: i32 = codes.iter().map(|&code| i32::from(code)).sum();
+        out.codes[half] = bytemuck::cast(codes);
+        out.scales[half] = scale;
+        out.moments[half] = scale * sum as f32;
+        out.sums[half] = sum as i16;
+    }
+    out.moment = out.moments[0] + out.moments[1];
+    out
+}
+
+/// Codes and scale of 16 columns.
+#[inline(always)]
+fn round_half<S: Simd>(s: S, x: &[f32; HALF]) -> ([i8; HALF], f32) {
+    let mut largest = s.splat(0.0);
     // Nothing, or no number where there is an infinity or no number.
     let mut flaw = s.splat(0.0);
-    for x in x.as_flattened() {
-        flaw = s.fma(*x, s.splat(0.0), flaw);
+    for x in x.as_chunks::<LANES>().0 {
+        let x = s.load(x);
+        largest = s.max(s.max(x, s.sub(s.splat(0.0), x)), largest);
+        flaw = s.fma(x, s.splat(0.0), flaw);
     }
-    to.scale = scale * power(-halvings) + s.sum(flaw);
-    to.powers = [[0.0, 1.0]; 2];
-    to.powers[larger] = [halvings as f32, finer];
-    let mut inverses = [inverse * finer; 2];
-    inverses[larger] = inverse;
-    for half in 0..2 {
-        let (mut shifted, mut sum) = ([[0.0; LANES]; 2], s.splat(0.0));
-        for part in 0..2 {
-            let code = s.add(s.mul(x[half][part], s.splat(inverses[half])), s.splat(TO_INTEGER));
-            s.store(code, &mut shifted[part]);
-            sum = s.add(sum, s.sub(code, s.splat(TO_INTEGER)));
-        }
-        let shifted: [f32; HALF] = bytemuck::cast(shifted);
-        to.codes[half] = bytemuck::cast(shifted.map(|x| x.to_bits() as i8));
-        to.moments[half] = s.sum(sum) * to.powers[half][1];
-    }
-    to.moment = to.moments[0] + to.moments[1];
-    for (zero, to_start) in ZEROS.into_iter().zip(&mut to.starts) {
-        *to_start = to.moment * -zero;
-    }
-    for (zero, to_starts) in HALF_ZEROS.into_iter().zip(&mut to.half_starts) {
-        *to_starts = [to.moments[0] * -zero, to.moments[1] * -zero];
-    }
-}
-
-/// `2^n`
-#[inline(always)]
-fn power(n: i32) -> f32 {
-    f32::from_bits((127 + n).cast_unsigned() << 23)
-}
-
-/// The largest size of 16 columns; those that are no numbers have none.
-#[inline(always)]
-fn largest_of<S: Simd>(s: S, [first, second]: [S::V; 2]) -> f32 {
-    let first = s.max(first, s.sub(s.splat(0.0), first));
-    let second = s.max(second, s.sub(s.splat(0.0), second));
     let mut lanes = [0.0; LANES];
-    s.store(s.max(first, s.max(second, s.splat(0.0))), &mut lanes);
-    let [a, b, c, d, e, f, g, h] = lanes;
-    larger(larger(larger(a, e), larger(b, f)), larger(larger(c, g), larger(d, h)))
-}
-
-/// The larger of two numbers: one instruction, as what is to be answered for none needs no care.
-#[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
-    if a > b { a } else { b }
+    s.store(largest, &mut lanes);
+    let largest = lanes.into_iter().fold(0.0, f32::max);
+    s.store(flaw, &mut lanes);
+    let flaw = lanes.into_iter().sum::<f32>();
+    let (scale, inverse) = if largest > SMALLEST { (largest / LARGEST, LARGEST / largest) } else { (0.0, 0.0) };
+    let mut shifted = [0.0; HALF];
+    for (x, to) in x.as_chunks::<LANES>().0.iter().zip(shifted.as_chunks_mut::<LANES>().0) {
+        let scaled = s.mul(s.load(x), s.splat(inverse));
+        s.store(s.add(scaled, s.splat(TO_INTEGER)), to);
+    }
+    (shifted.map(|x| x.to_bits() as i8), scale + flaw)
 }
 
 /// Rounded rows with some row groups of quantised weights.
@@ -428,7 +370,7 @@ impl RoundedProduct<'_> {
                             quant: PhantomData,
                         });
                         let tiles = Tiles { x, width: blocks, first, codes, scales, out, group, rows: rows.clone() };
-                        s.run_integers(OfCodes::<{ <C as Lines>::GROUP }, { largest(<C as Codes>::LARGEST) }, { Q::ZERO }>(tiles));
+                        s.run_integers(OfCodes::<{ <C as Lines>::GROUP }, { largest(<C as Codes>::LARGEST) }>(tiles));
                     }, else {});
                 }
             }
@@ -461,10 +403,10 @@ struct Tiles<'a> {
     rows: Range<usize>,
 }
 
-/// Tiles with codes up to `LARGEST`, of which `GROUP` columns share scales, and of which `ZERO` is the number 0 (see [`Quant::ZERO`]).
-struct OfCodes<'a, const GROUP: usize, const LARGEST: u8, const ZERO: i32>(Tiles<'a>);
+/// Tiles with codes up to `LARGEST`, of which `GROUP` columns share scales.
+struct OfCodes<'a, const GROUP: usize, const LARGEST: u8>(Tiles<'a>);
 
-impl<const GROUP: usize, const LARGEST: u8, const ZERO: i32> IntegerOp for OfCodes<'_, GROUP, LARGEST, ZERO> {
+impl<const GROUP: usize, const LARGEST: u8> IntegerOp for OfCodes<'_, GROUP, LARGEST> {
     type Output = ();
 
     /// Rows in tiles as high as the instance has them, what is left in lower ones.
@@ -483,7 +425,7 @@ impl<const GROUP: usize, const LARGEST: u8, const ZERO: i32> IntegerOp for OfCod
     }
 }
 
-impl<const GROUP: usize, const LARGEST: u8, const ZERO: i32> OfCodes<'_, GROUP, LARGEST, ZERO> {
+impl<const GROUP: usize, const LARGEST: u8> OfCodes<'_, GROUP, LARGEST> {
     #[inline(always)]
     fn parties<S: Integers, const M: usize>(&self, s: S, row: usize, left: usize) -> usize {
         // Known when it is compiled: tiles that the instance does not have are left out.
@@ -525,7 +467,7 @@ impl<const GROUP: usize, const LARGEST: u8, const ZERO: i32> OfCodes<'_, GROUP, 
         for (b, (codes, scales)) in codes.iter().zip(scales).enumerate() {
             let first_scales = Scales::load(s, &scales[0]);
             let second_scales = if GROUP == 16 { Scales::load(s, &scales[1]) } else { first_scales };
-            let meeting = Meeting { scales: [first_scales, second_scales], group: GROUP, largest: LARGEST, zero: ZERO };
+            let meeting = Meeting { scales: [first_scales, second_scales], group: GROUP, largest: LARGEST };
             let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
             let codes = [
                 s.load_c(c0),
@@ -564,8 +506,6 @@ struct Meeting<S: Simd> {
     group: usize,
     /// The largest code.
     largest: u8,
-    /// See [`Quant::ZERO`].
-    zero: i32,
 }
 
 impl<S: Simd> Meeting<S> {
@@ -574,7 +514,7 @@ impl<S: Simd> Meeting<S> {
     fn of_unit<Q: Quant>(s: S, unit: &[u8], b: usize) -> Self {
         let first = Q::scales(s, unit, b, 0);
         let second = if Q::Codes::GROUP == 16 { Q::scales(s, unit, b, 1) } else { first };
-        Self { scales: [first, second], group: Q::Codes::GROUP, largest: Q::Codes::LARGEST, zero: Q::ZERO }
+        Self { scales: [first, second], group: Q::Codes::GROUP, largest: Q::Codes::LARGEST }
     }
 
     /// Adds the products of one row.
@@ -594,64 +534,39 @@ impl<S: Simd> Meeting<S> {
     where
         S: Integers,
     {
-        let &Self { scales: [w, second_w], group, largest, zero } = self;
+        let &Self { scales: [w, second_w], group, largest } = self;
         let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
         let mut halves = [[&x[0].codes[0]; M], [&x[0].codes[1]; M]];
+        let mut x_sums = [[0; M]; 2];
         for m in 0..M {
             halves[0][m] = &x[m].codes[0];
             halves[1][m] = &x[m].codes[1];
+            x_sums[0][m] = x[m].sums[0].into();
+            x_sums[1][m] = x[m].sums[1].into();
         }
+        let first = s.dots([c0, c1, c2, c3], largest, halves[0], x_sums[0]);
         // Of pairs, each is indexed by itself: a copy of a pair would go through a general register.
-        let first = s.dots([c0, c1, c2, c3], largest, halves[0]);
         if group == 16 {
-            let mut products = [s.splat_w(0.0); M];
             for m in 0..M {
-                products[m] = s.mul_w(self.taken::<0>(s, first[m], x[m]), w.scale);
-                if zero == 0 {
-                    products[m] = s.fma_w(w.offset, s.splat_w(x[m].moments[0]), products[m]);
-                }
+                let sum = s.fma_w(w.offset, s.splat_w(x[m].moments[0]), sums[m][0]);
+                let dot = s.mul_w(s.numbers(first[m]), s.splat_w(x[m].scales[0]));
+                sums[m][0] = s.fma_w(dot, w.scale, sum);
             }
-            let second = s.dots([c4, c5, c6, c7], largest, halves[1]);
+        }
+        let second = s.dots([c4, c5, c6, c7], largest, halves[1], x_sums[1]);
+        if group == 16 {
             for m in 0..M {
-                let mut product = s.fma_w(self.taken::<1>(s, second[m], x[m]), second_w.scale, products[m]);
-                if zero == 0 {
-                    product = s.fma_w(second_w.offset, s.splat_w(x[m].moments[1]), product);
-                }
-                sums[m][0] = s.fma_w(product, s.splat_w(x[m].scale), sums[m][0]);
+                let sum = s.fma_w(second_w.offset, s.splat_w(x[m].moments[1]), sums[m][0]);
+                let dot = s.mul_w(s.numbers(second[m]), s.splat_w(x[m].scales[1]));
+                sums[m][0] = s.fma_w(dot, second_w.scale, sum);
             }
         } else {
-            let second = s.dots([c4, c5, c6, c7], largest, halves[1]);
             for m in 0..M {
-                let dot = s.add_times_power(self.taken::<0>(s, first[m], x[m]), second[m], x[m].powers[1]);
-                let mut product = s.mul_w(dot, w.scale);
-                if zero == 0 {
-                    product = s.fma_w(w.offset, s.splat_w(x[m].moment), product);
-                }
-                sums[m][0] = s.fma_w(product, s.splat_w(x[m].scale), sums[m][0]);
+                let sum = s.fma_w(w.offset, s.splat_w(x[m].moment), sums[m][0]);
+                let second = s.mul_w(s.numbers(second[m]), s.splat_w(x[m].scales[1]));
+                let dot = s.fma_w(s.numbers(first[m]), s.splat_w(x[m].scales[0]), second);
+                sums[m][0] = s.fma_w(dot, w.scale, sum);
             }
-        }
-    }
-
-    /// The products of half `H`, in scales of `x`, and what is to be taken from them because no code is below 0: of the half, or, where both
-    /// have one scale, of the whole block.
-    #[inline(always)]
-    fn taken<const H: usize>(&self, s: S, dots: S::I, x: &Rounded) -> S::W
-    where
-        S: Integers,
-    {
-        // Bytes are signed without it where they are multiplied as such.
-        let start = match self.zero {
-            _ if self.zero == 128 && self.largest > S::LARGEST_CODE => None,
-            4 => Some(x.half_starts[0][H]),
-            32 => Some(x.half_starts[1][H]),
-            8 => Some(x.starts[0]),
-            16 => Some(x.starts[1]),
-            128 => Some(x.starts[2]),
-            _ => None,
-        };
-        match start {
-            Some(start) => s.add_times_power(s.splat_w(start), dots, x.powers[H]),
-            None => s.times_power(dots, x.powers[H]),
         }
     }
 }

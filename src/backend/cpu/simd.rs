@@ -156,17 +156,25 @@ pub(super) trait Integers: Simd {
     fn dot(self, sum: Self::I, codes: Self::C, x: [i8; 4]) -> Self::I;
     /// As [`Integers::dot`], for codes that are signed bytes, all 256 values of them, and `x` in -127 ..= 127.
     fn dot_signed(self, sum: Self::I, codes: Self::C, x: [i8; 4]) -> Self::I;
-    /// For each of `M` rows of `x`: the products of `N` times four columns, added up. `codes` are unsigned bytes up to `largest`; where that is
-    /// above [`Integers::LARGEST_CODE`], 128 is taken from each of them. `x` is in -127 ..= 127. Exact in any order, as `16 N` products
-    /// of 255 by 127 are far from 2^31.
+    /// The same integer in all lanes.
+    fn splat_i(self, x: i32) -> Self::I;
+    /// For each of `M` rows of `x`: the products of `N` times four columns, added up. `codes` are unsigned bytes up to `largest`, `x` is
+    /// in -127 ..= 127, and `x_sums` is what each row of it adds up to, which is only used for codes above
+    /// [`Integers::LARGEST_CODE`]. Exact in any order, as `16 N` products of 255 by 127 are far from 2^31.
     #[inline(always)]
     fn dots<const M: usize, const N: usize>(
         self,
         codes: [Self::C; N],
         largest: u8,
         x: [&[[i8; 4]; N]; M],
+        x_sums: [i32; M],
     ) -> [Self::I; M] {
         let mut sums = [self.zero_i(); M];
+        if largest > Self::LARGEST_CODE {
+            for m in 0..M {
+                sums[m] = self.splat_i(128 * x_sums[m]);
+            }
+        }
         for n in 0..N {
             for m in 0..M {
                 sums[m] = if largest > Self::LARGEST_CODE {
@@ -180,16 +188,6 @@ pub(super) trait Integers: Simd {
     }
     /// The nearest numbers.
     fn numbers(self, v: Self::I) -> Self::W;
-    /// `v * 2^n`, of `[n, 2^n]` and a product that a number holds.
-    #[inline(always)]
-    fn times_power(self, v: Self::I, [_, power]: [f32; 2]) -> Self::W {
-        self.mul_w(self.numbers(v), self.splat_w(power))
-    }
-    /// As [`Integers::times_power`], added to `sum`, both of which a number holds.
-    #[inline(always)]
-    fn add_times_power(self, sum: Self::W, v: Self::I, [_, power]: [f32; 2]) -> Self::W {
-        self.fma_w(self.numbers(v), self.splat_w(power), sum)
-    }
 }
 
 /// Four bytes as a dword, the first one lowest.

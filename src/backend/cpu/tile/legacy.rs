@@ -49,11 +49,11 @@ pub(super) fn put_half(unit: &[u8], from: usize, r: usize, at: usize, to: &mut [
     }
 }
 
-/// `d`, and what takes back that the codes are raised by `zero`: exact, as `d` has 11 bits.
+/// `d`, and what takes back that the codes are raised by `raised`: exact, as `d` has 11 bits.
 #[inline(always)]
-fn around<S: Wide>(s: S, unit: &[u8], zero: i32) -> Scales<S> {
+fn around<S: Wide>(s: S, unit: &[u8], raised: f32) -> Scales<S> {
     let scale = s.load_w_f16(part(unit, 0));
-    Scales { scale, offset: s.mul_w(scale, s.splat_w(-zero as f32)) }
+    Scales { scale, offset: s.mul_w(scale, s.splat_w(-raised)) }
 }
 
 /// `d` and `m`.
@@ -66,12 +66,11 @@ impl Quant for Q4_0 {
     type Codes = Four;
 
     const DTYPE: DType = DType::Q4_0;
-    const ZERO: i32 = 8;
     const SCALE_BYTES: usize = 32;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], _: usize, _: usize) -> Scales<S> {
-        around(s, unit, Self::ZERO)
+        around(s, unit, 8.0)
     }
 
     #[inline(always)]
@@ -89,7 +88,6 @@ impl Quant for Q4_1 {
     type Codes = Four;
 
     const DTYPE: DType = DType::Q4_1;
-    const ZERO: i32 = 0;
     const SCALE_BYTES: usize = 64;
 
     #[inline(always)]
@@ -113,12 +111,11 @@ impl Quant for Q5_0 {
     type Codes = Five;
 
     const DTYPE: DType = DType::Q5_0;
-    const ZERO: i32 = 16;
     const SCALE_BYTES: usize = 32;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], _: usize, _: usize) -> Scales<S> {
-        around(s, unit, Self::ZERO)
+        around(s, unit, 16.0)
     }
 
     #[inline(always)]
@@ -137,7 +134,6 @@ impl Quant for Q5_1 {
     type Codes = Five;
 
     const DTYPE: DType = DType::Q5_1;
-    const ZERO: i32 = 0;
     const SCALE_BYTES: usize = 64;
 
     #[inline(always)]
@@ -162,12 +158,11 @@ impl Quant for Q8_0 {
     type Codes = Eight;
 
     const DTYPE: DType = DType::Q8_0;
-    const ZERO: i32 = 128;
     const SCALE_BYTES: usize = 32;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], _: usize, _: usize) -> Scales<S> {
-        around(s, unit, Self::ZERO)
+        around(s, unit, 128.0)
     }
 
     #[inline(always)]
@@ -187,12 +182,11 @@ impl Quant for Iq4Nl {
     type Codes = Levels;
 
     const DTYPE: DType = DType::IQ4_NL;
-    const ZERO: i32 = LEVELS_RAISED as i32;
     const SCALE_BYTES: usize = 32;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], _: usize, _: usize) -> Scales<S> {
-        around(s, unit, Self::ZERO)
+        around(s, unit, LEVELS_RAISED)
     }
 
     #[inline(always)]

@@ -64,8 +64,6 @@ pub(super) trait Quant {
 
     /// Its name.
     const DTYPE: DType;
-    /// The code of the number 0, where the offset is no more than that: `-ZERO * scale`. 0 where it is a number of its own.
-    const ZERO: i32;
     /// Bytes before the lines of a unit.
     const SCALE_BYTES: usize;
 

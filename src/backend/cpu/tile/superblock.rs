@@ -41,11 +41,11 @@ fn put(value: u8, at: usize, to: &mut [u8]) {
     }
 }
 
-/// `d * s`, and what takes back that the codes are raised by `zero`. `s` is at byte `at`.
+/// `d * s`, and what takes back that the codes are raised by `raised`. `s` is at byte `at`.
 #[inline(always)]
-fn around<S: Wide>(s: S, unit: &[u8], at: usize, zero: i32) -> Scales<S> {
+fn around<S: Wide>(s: S, unit: &[u8], at: usize, raised: f32) -> Scales<S> {
     let scale = s.mul_w(s.load_w_f16(part(unit, 0)), s.load_w_i8(part(unit, at)));
-    Scales { scale, offset: s.mul_w(scale, s.splat_w(-zero as f32)) }
+    Scales { scale, offset: s.mul_w(scale, s.splat_w(-raised)) }
 }
 
 /// `d * s` and `-m * t` of group `g` of 8.
@@ -103,7 +103,6 @@ impl Quant for Q2K {
     type Codes = Two;
 
     const DTYPE: DType = DType::Q2_K;
-    const ZERO: i32 = 0;
     const SCALE_BYTES: usize = 64 + 16 * ROWS;
 
     #[inline(always)]
@@ -136,12 +135,11 @@ impl Quant for Q3K {
     type Codes = Three;
 
     const DTYPE: DType = DType::Q3_K;
-    const ZERO: i32 = 4;
     const SCALE_BYTES: usize = 32 + 16 * ROWS;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], block: usize, half: usize) -> Scales<S> {
-        around(s, unit, 32 + ROWS * (2 * block + half), Self::ZERO)
+        around(s, unit, 32 + ROWS * (2 * block + half), 4.0)
     }
 
     #[inline(always)]
@@ -166,7 +164,6 @@ impl Quant for Q4K {
     type Codes = Four;
 
     const DTYPE: DType = DType::Q4_K;
-    const ZERO: i32 = 0;
     const SCALE_BYTES: usize = 64 + 16 * ROWS;
 
     #[inline(always)]
@@ -191,7 +188,6 @@ impl Quant for Q5K {
     type Codes = Five;
 
     const DTYPE: DType = DType::Q5_K;
-    const ZERO: i32 = 0;
     const SCALE_BYTES: usize = 64 + 16 * ROWS;
 
     #[inline(always)]
@@ -216,12 +212,11 @@ impl Quant for Q6K {
     type Codes = Six;
 
     const DTYPE: DType = DType::Q6_K;
-    const ZERO: i32 = 32;
     const SCALE_BYTES: usize = 32 + 16 * ROWS;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], block: usize, half: usize) -> Scales<S> {
-        around(s, unit, 32 + ROWS * (2 * block + half), Self::ZERO)
+        around(s, unit, 32 + ROWS * (2 * block + half), 32.0)
     }
 
     #[inline(always)]
@@ -247,12 +242,11 @@ impl Quant for Iq4Xs {
     type Codes = Levels;
 
     const DTYPE: DType = DType::IQ4_XS;
-    const ZERO: i32 = LEVELS_RAISED as i32;
     const SCALE_BYTES: usize = 32 + 8 * ROWS;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], block: usize, _: usize) -> Scales<S> {
-        around(s, unit, 32 + ROWS * block, Self::ZERO)
+        around(s, unit, 32 + ROWS * block, LEVELS_RAISED)
     }
 
     #[inline(always)]
