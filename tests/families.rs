@@ -22,6 +22,11 @@ use serde_json::Value;
 /// operations: 10 x 5e-7 = 5e-6 of a logit of 6, 3e-5. A wrong rope base, window, scale or order of rows moves logits by over 0.01.
 const TOLERANCE: f64 = 3e-5;
 
+/// How much larger the sums are that the processor rounds: it adds up codes as they are stored, which are raised to be positive. Eight-bit
+/// codes have a root mean square of some 55 around their zero of 128, and of 139 from 0 on. What a zero adds is taken back afterwards, and
+/// what was rounded in between stays. (Sums over wide rows are as large by themselves: there it is hardly seen, as `golden_logits` shows.)
+const RAISED: f64 = 2.5;
+
 /// Folder and name of the models that have an expectation.
 const FILES: [(&str, &str); 6] = [
     ("tests/data", "llama-rope-scaled"),
@@ -93,7 +98,7 @@ fn hugging_face_directories_answer_as_the_file_of_the_same_weights() {
 
 #[test]
 fn families_match_the_double_precision_reference_on_the_processor() {
-    families_match(|| CpuBackend::new(2), TOLERANCE);
+    families_match(|| CpuBackend::new(2), RAISED * TOLERANCE);
 }
 
 #[test]
