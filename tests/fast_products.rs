@@ -2,9 +2,12 @@
 
 #![allow(dead_code, reason = "the shared helpers have more than this file uses")]
 
+#[path = "common/codes.rs"]
+mod codes;
 #[path = "common/random.rs"]
 mod random;
 
+use codes::Group;
 use ictus::backend::cpu::{CpuBackend, InstructionSet};
 use ictus::backend::{Arithmetic, Backend};
 use ictus::tensor::{Bytes, DType, Tensor, dequantise_row};
@@ -122,39 +125,26 @@ fn round(block: &[f32]) -> (Vec<i32>, f32) {
     (codes, largest / 127.0)
 }
 
-/// A block of weights of a simple type: unsigned codes, scale, offset.
-fn decode(dtype: DType, block: &[u8]) -> (Vec<i32>, f32, f32) {
-    let half = |at: usize| half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
-    let nibble = |at: usize, i: usize| i32::from(block[at + i % 16] >> (4 * (i / 16)) & 15);
-    let fifth = |at: usize, i: usize| i32::from(block[at + i / 8] >> (i % 8) & 1) << 4;
-    let codes = |code: &dyn Fn(usize) -> i32| (0..32).map(code).collect::<Vec<i32>>();
-    let d = half(0);
-    match dtype {
-        DType::Q4_0 => (codes(&|i| nibble(2, i)), d, d * -8.0),
-        DType::Q4_1 => (codes(&|i| nibble(4, i)), d, half(2)),
-        DType::Q5_0 => (codes(&|i| nibble(6, i) | fifth(2, i)), d, d * -16.0),
-        DType::Q5_1 => (codes(&|i| nibble(8, i) | fifth(4, i)), d, half(2)),
-        DType::Q8_0 => (codes(&|i| i32::from(block[2 + i].cast_signed()) + 128), d, d * -128.0),
-        other => panic!("{other:?} is no simple type"),
-    }
-}
-
 /// The formula, in plain code.
 fn reference(weights: &Tensor, x: &[f32], fused: bool) -> Vec<f32> {
     let fma = |a: f32, b: f32, c: f32| if fused { a.mul_add(b, c) } else { a * b + c };
+    let dot = |w: &[u8], x: &[i32]| w.iter().zip(x).map(|(&w, x)| i32::from(w) * x).sum::<i32>() as f32;
+    let moment = |codes: &[i32], scale: f32| scale * codes.iter().sum::<i32>() as f32;
     let row_bytes = weights.dtype.row_bytes(weights.cols).expect("whole units");
     let mut out = Vec::new();
     for x in x.chunks(weights.cols) {
         for row in weights.data.as_slice().chunks(row_bytes) {
+            let groups = codes::groups(weights.dtype, row);
             let mut sum = 0.0;
-            for (block, x) in row.chunks(weights.dtype.unit_bytes()).zip(x.chunks(32)) {
-                let (codes, scale, offset) = decode(weights.dtype, block);
-                let [(x_codes, x_scale), (x_codes_2, x_scale_2)] = [round(&x[..16]), round(&x[16..])];
-                let dot = |w: &[i32], x: &[i32]| w.iter().zip(x).map(|(w, x)| w * x).sum::<i32>() as f32;
-                let moment = |codes: &[i32], scale: f32| scale * codes.iter().sum::<i32>() as f32;
-                let second = dot(&codes[16..], &x_codes_2) * x_scale_2;
-                sum = fma(offset, moment(&x_codes, x_scale) + moment(&x_codes_2, x_scale_2), sum);
-                sum = fma(fma(dot(&codes[..16], &x_codes), x_scale, second), scale, sum);
+            for (Group { codes, scale, offset }, x) in groups.iter().zip(x.chunks(groups[0].codes.len())) {
+                let halves: Vec<_> = codes.chunks(16).zip(x.chunks(16).map(round)).collect();
+                let moments = halves.iter().map(|(_, (codes, scale))| moment(codes, *scale));
+                sum = fma(*offset, moments.reduce(|first, second| first + second).expect("a group has a half"), sum);
+                // From the second half on, so that the first one is fused with it.
+                let products = halves.iter().rev().map(|(w, (x, scale))| (dot(w, x), *scale));
+                let product = products
+                    .fold(None, |sum, (dot, x_scale)| Some(sum.map_or(dot * x_scale, |sum| fma(dot, x_scale, sum))));
+                sum = fma(product.expect("a group has a half"), *scale, sum);
             }
             out.push(sum);
         }
@@ -164,11 +154,12 @@ fn reference(weights: &Tensor, x: &[f32], fused: bool) -> Vec<f32> {
 
 /// Every instance, to the bit.
 #[test]
-fn simple_types_follow_the_formula() {
+fn every_type_follows_the_formula() {
     let random = &mut Random::new("fast products: formula");
-    for &kind in TYPES.iter().filter(|(dtype, _)| dtype.unit_values() == 32 && *dtype != DType::IQ4_NL) {
+    for kind in TYPES {
         for rows in [1, 5] {
-            let (outputs, cols) = (1 + random.below(90), 32 * (1 + random.below(12)));
+            let most = if kind.0.unit_values() == 32 { 12 } else { 3 };
+            let (outputs, cols) = (1 + random.below(90), kind.0.unit_values() * (1 + random.below(most)));
             let weights = tensor(random, kind, outputs, cols);
             let x = activations(random, rows * cols);
             for set in instances() {
