@@ -65,6 +65,7 @@ fn run_host(fake: FakeRuntime, key: u64, may_fail: bool) -> (Vec<Seen>, Vec<Reco
                     _ => {
                         admit.sampling = sampling::GPU_GUMBEL;
                         admit.params.temperature = 0.8;
+                        admit.params.top_p = 1.0;
                     }
                 }
                 admit.rng_counter_base = tag << 8;
