@@ -49,7 +49,6 @@ impl Wide for Avx2 {
     // A byte is masked where it stands and converted; only the topmost is shifted down, because it would have a sign.
     const BYTE_FACTORS: [f32; 4] = [1.0, 256.0, 65536.0, 1.0];
     const HOLDS_MANY: bool = false;
-    const IN_REGISTERS: bool = true;
 
     #[inline(always)]
     fn splat_w(self, x: f32) -> [__m256; 2] {
@@ -287,6 +286,7 @@ impl Simd for Avx2 {
 impl Integers for Avx2 {
     type I = [__m256i; 2];
 
+    const IN_REGISTERS: bool = true;
     const LARGEST_CODE: u8 = 127;
     const DOT_ROWS: usize = 4;
     const DOT_PARTIES: usize = 1;

@@ -154,7 +154,6 @@ macro_rules! wide_methods {
         // A byte is masked where it stands and converted, the topmost too: there is a conversion of unsigned numbers.
         const BYTE_FACTORS: [f32; 4] = [1.0, 256.0, 65536.0, 16_777_216.0];
         const HOLDS_MANY: bool = true;
-        const IN_REGISTERS: bool = true;
 
         #[inline(always)]
         fn splat_w(self, x: f32) -> __m512 {
@@ -283,6 +282,7 @@ impl Wide for Avx512Vnni {
 impl Integers for Avx512Vnni {
     type I = __m512i;
 
+    const IN_REGISTERS: bool = true;
     const LARGEST_CODE: u8 = 255;
     const DOT_ROWS: usize = 4;
     const DOT_PARTIES: usize = 4;

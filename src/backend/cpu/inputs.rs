@@ -97,15 +97,9 @@ impl<'a> Input<'a> {
         Self { x, ..Self::ZERO }
     }
 
-    /// What the offset of `group` columns is multiplied by: those of a half, or of the whole block.
+    /// What the offset is multiplied by that `group` columns share: of half `half`, or of the whole block.
     #[inline(always)]
     pub(super) fn moment(&self, group: usize, half: usize) -> f32 {
-        self.moments[moment_at(group, half)]
+        self.moments[if group == 16 { half & 1 } else { 2 }]
     }
-}
-
-/// Where the sum of a half, or of the whole block where 32 columns share an offset, stands among those of a block.
-#[inline(always)]
-pub(super) const fn moment_at(group: usize, half: usize) -> usize {
-    if group == 16 { half & 1 } else { 2 }
 }

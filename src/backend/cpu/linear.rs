@@ -19,8 +19,7 @@
 //!   sum = fma(offset, moment, sum);  sum = fma(dot, scale, sum)
 //! ```
 //! A code is an integer and its product with `x[k]` is not rounded before it is added, so weights are not rounded at all. Codes and `x` are
-//! multiplied and divided by the same powers of two, which changes no bit. Keeping a sum in memory between two blocks of columns changes nothing. So
-//! all forms give the same bits (but for the sign of a zero where every product has underflowed), and so do all
+//! multiplied and divided by the same powers of two, which changes no bit. So all forms give the same bits (but for the sign of a zero where every product has underflowed), and so do all
 //! instruction sets that fuse; the portable instance rounds each product as well.
 //!
 //! # Cost
@@ -35,7 +34,7 @@ use core::ops::Range;
 use super::inputs::{Input, PREPARED};
 use super::outputs::Outputs;
 use super::simd::{Op, Simd};
-use super::tile::{BLOCK, Decode, Kind, Lines, MOST_BLOCKS, ROWS, Sink, Weights, decode, half_block, with_kind};
+use super::tile::{BLOCK, Decode, Kind, Lines, MOST_BLOCKS, ROWS, Sink, Weights, decode, with_kind};
 
 /// Rows of `x` that all row groups are gone through with before the next rows are: they stay in L2.
 const ROW_BLOCK: usize = 128;
@@ -53,7 +52,7 @@ pub(super) struct Product<'a> {
 }
 
 /// Elements of a row of `x` that meets rows of `cols` weights of a kind.
-pub(super) const fn row_len<K: Kind>(cols: usize) -> usize {
+const fn row_len<K: Kind>(cols: usize) -> usize {
     if K::Lines::GROUP == 0 { cols } else { cols / BLOCK * PREPARED }
 }
 
@@ -108,7 +107,7 @@ impl<K: Kind> OneRow<'_, K> {
         let apart = range.len().div_ceil(N);
         for at in range.start..range.start + apart {
             let outputs = streams::<N>(at, apart, &range);
-            let mut sums = [s.splat_w(0.0); N];
+            let mut sums = [[s.splat_w(0.0)]; N];
             let groups = outputs.map(|group| weights.group(group));
             for index in 0..weights.group_bytes / K::UNIT_BYTES {
                 let mut units: [&[u8]; N] = [&[]; N];
@@ -117,13 +116,13 @@ impl<K: Kind> OneRow<'_, K> {
                 }
                 for b in 0..K::UNIT_BLOCKS {
                     let mut tail = [0.0; BLOCK];
-                    let input = input::<K>(x, index * K::UNIT_BLOCKS + b, &mut tail);
-                    sums = Streams::<K, N> { units, b, input, kind: PhantomData }.add(s, sums);
+                    let inputs = [input::<K>(x, index * K::UNIT_BLOCKS + b, &mut tail)];
+                    sums = Meeting::<K, N, 1> { units, b, inputs, kind: PhantomData }.add(s, sums);
                 }
             }
             for n in 0..N {
                 // SAFETY: these outputs belong to this operation.
-                unsafe { out.write(s, 0, outputs[n], sums[n], true) };
+                unsafe { out.write(s, 0, outputs[n], sums[n][0], true) };
             }
         }
     }
@@ -137,58 +136,6 @@ pub(super) fn streams<const N: usize>(at: usize, apart: usize, range: &Range<usi
         *output = (at + n * apart).min(range.end - 1);
     }
     outputs
-}
-
-/// Block `b` of a unit of each stream, and what it meets.
-struct Streams<'a, K, const N: usize> {
-    units: [&'a [u8]; N],
-    b: usize,
-    input: Input<'a>,
-    kind: PhantomData<K>,
-}
-
-impl<K: Kind, const N: usize> Streams<'_, K, N> {
-    /// Adds the products of the block, the streams in turn, so that the sum of one waits while the others work.
-    #[inline(always)]
-    fn add<S: Simd>(&self, s: S, sums: [S::W; N]) -> [S::W; N] {
-        if const { K::Lines::GROUP == 0 } {
-            let sums = self.eight::<S, 1>(s, self.eight::<S, 0>(s, sums));
-            return self.eight::<S, 3>(s, self.eight::<S, 2>(s, sums));
-        }
-        let dots = self.eight::<S, 1>(s, self.eight::<S, 0>(s, [s.splat_w(0.0); N]));
-        let (dots, sums) = if const { K::Lines::GROUP == 16 } {
-            ([s.splat_w(0.0); N], self.close(s, 0, dots, sums))
-        } else {
-            (dots, sums)
-        };
-        let dots = self.eight::<S, 3>(s, self.eight::<S, 2>(s, dots));
-        self.close(s, BLOCK / K::Lines::GROUP.max(1) - 1, dots, sums)
-    }
-
-    /// Columns `8 I ..`.
-    #[expect(clippy::needless_range_loop, reason = "the same index goes through several arrays")]
-    #[inline(always)]
-    fn eight<S: Simd, const I: usize>(&self, s: S, sums: [S::W; N]) -> [S::W; N] {
-        let mut out = sums;
-        for n in 0..N {
-            let mut dots = Dots { x: [self.input.x], sums: [out[n]] };
-            K::Lines::eight::<S, _, I>(s, K::lines(self.units[n], self.b), &mut dots);
-            out[n] = dots.sums[0];
-        }
-        out
-    }
-
-    /// Scales what a group of columns has added up to.
-    #[inline(always)]
-    fn close<S: Simd>(&self, s: S, group: usize, dots: [S::W; N], sums: [S::W; N]) -> [S::W; N] {
-        let moment = s.splat_w(self.input.moment(K::Lines::GROUP, group));
-        let mut out = sums;
-        for n in 0..N {
-            let scales = K::unit_scales(s, self.units[n], self.b, group);
-            out[n] = s.fma_w(dots[n], scales.scale, s.fma_w(scales.offset, moment, out[n]));
-        }
-        out
-    }
 }
 
 /// Several rows, four of them at a time; weights in registers for each four, one row group after another.
@@ -227,7 +174,7 @@ impl<K: Kind> Rows<'_, K> {
             all[m] = (row + m).min(end - 1);
             of_row[m] = &x[all[m] * len..][..len];
         }
-        let mut sums = [s.splat_w(0.0); M];
+        let mut sums = [[s.splat_w(0.0); M]];
         for (index, unit) in weights.group(group).chunks_exact(K::UNIT_BYTES).enumerate() {
             for b in 0..K::UNIT_BLOCKS {
                 let mut tails = [[0.0; BLOCK]; M];
@@ -235,13 +182,13 @@ impl<K: Kind> Rows<'_, K> {
                 for (m, tail) in tails.iter_mut().enumerate() {
                     inputs[m] = input::<K>(of_row[m], index * K::UNIT_BLOCKS + b, tail);
                 }
-                sums = Meeting::<K, M> { unit, b, inputs, kind: PhantomData }.add(s, sums);
+                sums = Meeting::<K, 1, M> { units: [unit], b, inputs, kind: PhantomData }.add(s, sums);
             }
         }
         // A copy: what `write_tile` goes through by address would be in memory all the time.
         let mut whole = [[s.splat_w(0.0)]; M];
         for m in 0..M {
-            whole[m] = [sums[m]];
+            whole[m] = [sums[0][m]];
         }
         // SAFETY: these outputs belong to this operation.
         unsafe { out.write_tile(s, &all, group, 1, &whole, true) };
@@ -249,49 +196,56 @@ impl<K: Kind> Rows<'_, K> {
     }
 }
 
-/// Block `b` of a unit, and the rows that it meets.
-struct Meeting<'a, K, const M: usize> {
-    unit: &'a [u8],
+/// Block `b` of a unit of each of `N` row groups, and the `M` rows that it meets. One of the two is 1: else the sums would not stay in registers.
+struct Meeting<'a, K, const N: usize, const M: usize> {
+    units: [&'a [u8]; N],
     b: usize,
     inputs: [Input<'a>; M],
     kind: PhantomData<K>,
 }
 
-impl<K: Kind, const M: usize> Meeting<'_, K, M> {
-    /// Adds the products of the block with each row.
+impl<K: Kind, const N: usize, const M: usize> Meeting<'_, K, N, M> {
+    /// Adds the products of the block: eight columns of one row group after another, so that the sum of one waits while the others work.
     #[inline(always)]
-    fn add<S: Simd>(&self, s: S, sums: [S::W; M]) -> [S::W; M] {
+    fn add<S: Simd>(&self, s: S, sums: [[S::W; M]; N]) -> [[S::W; M]; N] {
         if const { K::Lines::GROUP == 0 } {
-            return self.half::<S, 1>(s, self.half::<S, 0>(s, sums));
+            let sums = self.eight::<S, 1>(s, self.eight::<S, 0>(s, sums));
+            return self.eight::<S, 3>(s, self.eight::<S, 2>(s, sums));
         }
-        let dots = self.half::<S, 0>(s, [s.splat_w(0.0); M]);
-        let (dots, sums) = if const { K::Lines::GROUP == 16 } {
-            ([s.splat_w(0.0); M], self.close(s, 0, dots, sums))
-        } else {
-            (dots, sums)
-        };
-        let dots = self.half::<S, 1>(s, dots);
+        let zeros = [[s.splat_w(0.0); M]; N];
+        let dots = self.eight::<S, 1>(s, self.eight::<S, 0>(s, zeros));
+        let (dots, sums) =
+            if const { K::Lines::GROUP == 16 } { (zeros, self.close(s, 0, dots, sums)) } else { (dots, sums) };
+        let dots = self.eight::<S, 3>(s, self.eight::<S, 2>(s, dots));
         self.close(s, BLOCK / K::Lines::GROUP.max(1) - 1, dots, sums)
     }
 
+    /// Columns `8 I ..`.
+    #[expect(clippy::needless_range_loop, reason = "the same index goes through several arrays")]
     #[inline(always)]
-    fn half<S: Simd, const HALF: usize>(&self, s: S, sums: [S::W; M]) -> [S::W; M] {
-        let mut dots = Dots { x: [Input::ZERO.x; M], sums };
-        for m in 0..M {
-            dots.x[m] = self.inputs[m].x;
+    fn eight<S: Simd, const I: usize>(&self, s: S, sums: [[S::W; M]; N]) -> [[S::W; M]; N] {
+        let mut out = sums;
+        for n in 0..N {
+            let mut dots = Dots { x: [Input::ZERO.x; M], sums: out[n] };
+            for m in 0..M {
+                dots.x[m] = self.inputs[m].x;
+            }
+            K::Lines::eight::<S, _, I>(s, K::lines(self.units[n], self.b), &mut dots);
+            out[n] = dots.sums;
         }
-        half_block::<S, K, _, HALF>(s, self.unit, self.b, &mut dots);
-        dots.sums
+        out
     }
 
     /// Scales what a group of columns has added up to.
     #[inline(always)]
-    fn close<S: Simd>(&self, s: S, group: usize, dots: [S::W; M], sums: [S::W; M]) -> [S::W; M] {
-        let scales = K::unit_scales(s, self.unit, self.b, group);
+    fn close<S: Simd>(&self, s: S, group: usize, dots: [[S::W; M]; N], sums: [[S::W; M]; N]) -> [[S::W; M]; N] {
         let mut out = sums;
-        for m in 0..M {
-            let moment = s.splat_w(self.inputs[m].moment(K::Lines::GROUP, group));
-            out[m] = s.fma_w(dots[m], scales.scale, s.fma_w(scales.offset, moment, out[m]));
+        for n in 0..N {
+            let scales = K::unit_scales(s, self.units[n], self.b, group);
+            for m in 0..M {
+                let moment = s.splat_w(self.inputs[m].moment(K::Lines::GROUP, group));
+                out[n][m] = s.fma_w(dots[n][m], scales.scale, s.fma_w(scales.offset, moment, out[n][m]));
+            }
         }
         out
     }

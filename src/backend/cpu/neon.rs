@@ -9,7 +9,8 @@
 //! - [`NeonDot`] is made by [`NeonDot::detect`] only, which asks the processor.
 //!
 //! # Limits
-//! Compiled and tested in an emulator (qemu), never timed: [`Wide::HOLDS_MANY`] is counted in registers, not measured.
+//! Compiled and tested in an emulator (qemu), never timed: [`Wide::HOLDS_MANY`] is counted in registers, not measured. That was with the constants and
+//! `prefetch` as they were before December 2026: since then it was read, not compiled.
 
 use core::arch::aarch64::{
     float32x2_t, float32x4_t, float32x4x2_t, float32x4x4_t, int8x8_t, int8x16_t, int16x4_t, int16x8_t, int32x4_t,
@@ -166,7 +167,6 @@ macro_rules! wide_methods {
         // A byte is masked where it stands and converted.
         const BYTE_FACTORS: [f32; 4] = [1.0, 256.0, 65536.0, 16_777_216.0];
         const HOLDS_MANY: bool = false;
-        const IN_REGISTERS: bool = true;
 
         #[inline(always)]
         fn splat_w(self, x: f32) -> [float32x4_t; 4] {
@@ -314,6 +314,7 @@ macro_rules! integer_methods {
     () => {
         type I = [int32x4_t; 4];
 
+        const IN_REGISTERS: bool = true;
         const LARGEST_CODE: u8 = 127;
         const DOT_ROWS: usize = 4;
         const DOT_PARTIES: usize = 1;

@@ -49,7 +49,6 @@ impl Wide for Portable {
 
     const BYTE_FACTORS: [f32; 4] = [1.0; 4];
     const HOLDS_MANY: bool = false;
-    const IN_REGISTERS: bool = false;
 
     #[inline(always)]
     fn splat_w(self, x: f32) -> [f32; 16] {
@@ -170,6 +169,7 @@ impl Wide for Portable {
 impl Integers for Portable {
     type I = [i32; 16];
 
+    const IN_REGISTERS: bool = false;
     const LARGEST_CODE: u8 = 255;
     const DOT_ROWS: usize = 1;
     const DOT_PARTIES: usize = 1;

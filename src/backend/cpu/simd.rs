@@ -42,12 +42,10 @@ pub(super) trait Wide: Copy + Send + Sync {
     /// 16 dwords of four codes of a byte: lane = row of weights, byte `j` = column `j` of four.
     type C: Copy;
 
-    /// What [`Wide::byte`] has multiplied the byte by, by place: powers of two, taken back exactly by a scale divided by it.
+    /// What [`Wide::byte`] has multiplied the byte by, by place: powers of two, taken back exactly by what it is multiplied with.
     const BYTE_FACTORS: [f32; 4];
     /// Whether registers hold some twenty vectors of 16 lanes, and not half as many.
     const HOLDS_MANY: bool;
-    /// Whether the codes of one row of weights are better decoded in registers than into memory where they meet one row of `x`.
-    const IN_REGISTERS: bool;
 
     /// The same number in all lanes.
     fn splat_w(self, x: f32) -> Self::W;
@@ -139,6 +137,8 @@ pub(super) trait Integers: Simd {
     /// 16 x i32: sums of integer products.
     type I: Copy;
 
+    /// Whether codes are better unpacked in registers than into memory where they meet one row of `x`.
+    const IN_REGISTERS: bool;
     /// Largest code that [`Integers::dot`] takes.
     const LARGEST_CODE: u8;
     /// Most rows of `x` whose sums are held in registers beside codes: 1, 2 or 4.

@@ -140,7 +140,7 @@ macro_rules! single_kinds {
 
                 #[inline(always)]
                 fn unit_scales<S: Wide>(s: S, _: &[u8], _: usize, _: usize) -> Scales<S> {
-                    Scales::zero(s)
+                    Scales { scale: s.splat_w(0.0), offset: s.splat_w(0.0) }
                 }
             }
         )*
@@ -227,11 +227,6 @@ pub(super) struct Scales<S: Wide> {
 }
 
 impl<S: Wide> Scales<S> {
-    #[inline(always)]
-    pub(super) fn zero(s: S) -> Self {
-        Self { scale: s.splat_w(0.0), offset: s.splat_w(0.0) }
-    }
-
     /// From where [`Scales::store`] has put them.
     #[inline(always)]
     pub(super) fn load(s: S, [scale, offset]: &[[f32; ROWS]; 2]) -> Self {
@@ -275,8 +270,7 @@ impl<K: Kind> Op for DecodeKind<'_, K> {
         for (block, to) in blocks.zip(to.as_chunks_mut::<BLOCK>().0) {
             let (unit, b) = K::unit(group, block);
             let lines = K::lines(unit, b);
-            let mut weights = Weigh::<S, K> { scales: Scales::zero(s), to, kind: PhantomData };
-            weights.scales = K::unit_scales(s, unit, b, 0);
+            let mut weights = Weigh::<S, K> { scales: K::unit_scales(s, unit, b, 0), to, kind: PhantomData };
             K::Lines::eight::<S, _, 0>(s, lines, &mut weights);
             K::Lines::eight::<S, _, 1>(s, lines, &mut weights);
             if K::Lines::GROUP == 16 {
@@ -306,18 +300,5 @@ impl<S: Wide, K: Kind> Sink<S> for Weigh<'_, S, K> {
             s.fma_w(numbers, scale, self.scales.offset)
         };
         s.store_w(weights, &mut self.to[k & (BLOCK - 1)]);
-    }
-}
-
-/// Hands the columns of a half of a block of a unit to `sink`, in order.
-#[inline(always)]
-pub(super) fn half_block<S: Simd, K: Kind, T: Sink<S>, const HALF: usize>(s: S, unit: &[u8], b: usize, sink: &mut T) {
-    let lines = K::lines(unit, b);
-    if const { HALF == 0 } {
-        K::Lines::eight::<S, _, 0>(s, lines, sink);
-        K::Lines::eight::<S, _, 1>(s, lines, sink);
-    } else {
-        K::Lines::eight::<S, _, 2>(s, lines, sink);
-        K::Lines::eight::<S, _, 3>(s, lines, sink);
     }
 }
