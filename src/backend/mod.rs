@@ -258,7 +258,7 @@ pub enum Picked {
     NotServed,
 }
 
-/// What became of the parts of steps that a backend may run as graphs ([`Backend::graph_begin`]).
+/// What became of the parts of steps that a backend may run as graphs ([`Backend::part_begin`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphCounts {
     /// Graphs that were there, and were launched again.
@@ -434,14 +434,14 @@ pub trait Backend: Sized + Send + 'static {
     /// Told before a part of a step whose operations are likely to come again, with other values in the same shapes: a backend may keep what
     /// they launch and launch all of it at once the next time, which changes no bit. Only where `may_capture` it keeps anything new.
     ///
-    /// Until [`Backend::graph_end`] operations may be put off to its end, or to the next one that answers values. What becomes of matrices, vectors,
+    /// Until [`Backend::part_end`] operations may be put off to its end, or to the next one that answers values. What becomes of matrices, vectors,
     /// buffers and pages that they name meanwhile does not matter to them.
-    fn graph_begin(&self, may_capture: bool) {
+    fn part_begin(&self, may_capture: bool) {
         let _ = may_capture;
     }
 
     /// Told when the part is over, however it ended.
-    fn graph_end(&self) {}
+    fn part_end(&self) {}
 
     /// What became of such parts since this was last asked.
     fn take_graph_counts(&self) -> GraphCounts {

@@ -32,7 +32,7 @@ fn cuda_memory_that_goes_in_a_section_is_freed_behind_it() {
         let mut wide = rows(&backend, 48, &[0.0; 3 * 48]);
         let before = driver.statistics();
         if is_section {
-            backend.graph_begin(true);
+            backend.part_begin(true);
         }
         backend.linear(&x, &matrix, None, &mut wide);
         backend.gate(&mut out, &wide, Gate::Silu);
@@ -45,7 +45,7 @@ fn cuda_memory_that_goes_in_a_section_is_freed_behind_it() {
         if is_section && goes {
             assert_eq!(driver.statistics().live_allocations, noted.live_allocations, "named still");
         }
-        backend.graph_end();
+        backend.part_end();
         if goes {
             assert_eq!(driver.statistics().live_allocations, noted.live_allocations - 4, "freed behind it");
         }
@@ -63,7 +63,7 @@ fn cuda_memory_that_goes_in_a_section_is_freed_behind_it() {
     }
     // A backend that ends within a section frees what went in it.
     let matrix = backend.matrix(&weight).expect("a matrix");
-    backend.graph_begin(true);
+    backend.part_begin(true);
     drop(matrix);
     let last = rows(&backend, 32, &inputs);
     drop(out);
@@ -107,11 +107,11 @@ fn cuda_memory_that_goes_with_steps_under_way_is_freed_behind_them() {
             let before = driver.statistics().live_allocations;
             for matrix in matrices {
                 assert!(backend.can_begin_picks(vocab, &requests));
-                backend.graph_begin(true);
+                backend.part_begin(true);
                 backend.linear(&x, &matrix, None, &mut logits);
                 drop(matrix);
                 backend.begin_picks(&mut logits, &requests).expect("it begins");
-                backend.graph_end();
+                backend.part_end();
                 backend.send_picks().expect("it is sent");
             }
             assert_eq!(driver.statistics().live_allocations, before - 2, "freed behind the sections");

@@ -191,11 +191,11 @@ impl Backend for CudaBackend {
         Ok(spans::table_entries(spans, longest))
     }
 
-    fn graph_begin(&self, may_capture: bool) {
+    fn part_begin(&self, may_capture: bool) {
         self.begin_section(may_capture);
     }
 
-    fn graph_end(&self) {
+    fn part_end(&self) {
         self.end_section();
     }
 

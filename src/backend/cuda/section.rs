@@ -1,10 +1,10 @@
 //! Sections: operations whose shapes come again, noted first and launched together, as a graph where there is one.
 //!
 //! ```text
-//! graph_begin      an empty program, an empty arena
+//! part_begin      an empty program, an empty arena
 //!   operations     launches -> program; lists, block tables, angles -> arena, at places that only sizes decide
 //!   (a read)       settle: the arena's bytes in one copy, the program as one graph or launch by launch; then on with an empty program
-//! graph_end        settle
+//! part_end        settle
 //! ```
 //! # Invariants
 //! - Nothing that the program names is freed before it was settled: memory that goes within a section is freed behind it ([`Driver::hold_frees`]).

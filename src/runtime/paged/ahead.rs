@@ -107,13 +107,13 @@ impl<B: Backend> ModelRuntime<B> {
 
     /// Walks the rows of a step and begins its picks.
     fn walk_ahead(&mut self, feeds: &[Feed<'_>], requests: &[&SampleRequest<'_>]) -> Result<(), RuntimeError> {
-        self.backend.graph_begin(self.may_capture);
+        self.backend.part_begin(self.may_capture);
         let walked = self.walk_part(feeds, Cursor::default());
         let begun = walked.and_then(|cursor| match cursor.feed == feeds.len() {
             true => self.begin_picks(requests),
             false => Err(RuntimeError::Fatal),
         });
-        self.backend.graph_end();
+        self.backend.part_end();
         begun?;
         self.backend.send_picks().map_err(|_| RuntimeError::Fatal)
     }

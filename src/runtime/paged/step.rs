@@ -141,12 +141,12 @@ impl<B: Backend> ModelRuntime<B> {
         let mut cursor = Cursor::default();
         while cursor.feed < feeds.len() {
             if comes_again {
-                self.backend.graph_begin(self.may_capture);
+                self.backend.part_begin(self.may_capture);
             }
             let walked = self.walk_part(feeds, cursor);
             let answered = walked.and_then(|cursor| self.answer_part(feeds, answers).map(|()| cursor));
             if comes_again {
-                self.backend.graph_end();
+                self.backend.part_end();
             }
             cursor = answered?;
         }
