@@ -27,6 +27,8 @@ mod model;
 mod random;
 #[path = "cuda_engine/sections.rs"]
 mod sections;
+#[path = "cuda_engine/uploads.rs"]
+mod uploads;
 #[path = "common/weights.rs"]
 mod weights;
 

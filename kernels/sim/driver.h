@@ -162,7 +162,8 @@ struct Statistics {
     u64 launches, launch_calls, graph_launches, copies, synchronisations, allocations;
     u64 unwritten_reads; // copies to the host of bytes that nobody wrote
     u64 leaked;          // allocations that were live when their context ended
-    u64 bytes_to_device, bytes_to_host; // of the copies
+    u64 copies_to_device, copies_to_host; // of the copies, those that the host has an end of
+    u64 bytes_to_device, bytes_to_host;   // of those
     u64 live_allocations, live_bytes, live_host_allocations, live_streams, live_events, live_modules, live_graphs, live_contexts;
 };
 

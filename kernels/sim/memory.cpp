@@ -148,6 +148,7 @@ int copy_to_device(u64 to, const void* from, u64 bytes, void* handle) {
     std::shared_ptr<Stream> stream;
     if (int error = copy_start(stream, handle)) return error;
     if (int error = check_range(to, bytes, "a copy to the device")) return error;
+    driver.counts.copies_to_device++;
     driver.counts.bytes_to_device += bytes;
     Item item;
     if (pinned(from, bytes)) {
@@ -166,6 +167,7 @@ int copy_to_host(void* to, u64 from, u64 bytes, void* handle) {
     std::shared_ptr<Stream> stream;
     if (int error = copy_start(stream, handle)) return error;
     if (int error = check_range(from, bytes, "a copy from the device")) return error;
+    driver.counts.copies_to_host++;
     driver.counts.bytes_to_host += bytes;
     Item item;
     if (pinned(to, bytes)) {

@@ -258,6 +258,17 @@ pub enum Picked {
     NotServed,
 }
 
+/// Whether the operations of a part of a step are likely to come again in the same shapes, with other values ([`Backend::part_begin`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// They are not: prompts, and what is mixed with them.
+    No,
+    /// They are, and what a backend keeps of parts like it may be used. Nothing new is kept.
+    Use,
+    /// They are, and a backend may keep what it needs to launch all of them at once the next time.
+    Keep,
+}
+
 /// What became of the parts of steps that a backend may run as graphs ([`Backend::part_begin`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphCounts {
@@ -431,13 +442,11 @@ pub trait Backend: Sized + Send + 'static {
         Ok(usize::MAX)
     }
 
-    /// Told before a part of a step whose operations are likely to come again, with other values in the same shapes: a backend may keep what
-    /// they launch and launch all of it at once the next time, which changes no bit. Only where `may_capture` it keeps anything new.
-    ///
-    /// Until [`Backend::part_end`] operations may be put off to its end, or to the next one that answers values. What becomes of matrices, vectors,
+    /// Told before a part of a step, and whether it is likely to come again. Until [`Backend::part_end`] operations may be put off to its end, or to
+    /// the next one that answers values, so that what they bring along goes over at once; no bit depends on it. What becomes of matrices, vectors,
     /// buffers and pages that they name meanwhile does not matter to them.
-    fn part_begin(&self, may_capture: bool) {
-        let _ = may_capture;
+    fn part_begin(&self, again: Again) {
+        let _ = again;
     }
 
     /// Told when the part is over, however it ended.

@@ -92,7 +92,9 @@ pub(crate) struct Statistics {
     pub(crate) unwritten_reads: u64,
     /// Allocations that were live when their context ended.
     pub(crate) leaked: u64,
-    /// Bytes of the copies that were asked for.
+    /// Of the copies those that the host has an end of, and their bytes.
+    pub(crate) copies_to_device: u64,
+    pub(crate) copies_to_host: u64,
     pub(crate) bytes_to_device: u64,
     pub(crate) bytes_to_host: u64,
     pub(crate) live_allocations: u64,

@@ -1,7 +1,7 @@
 //! What is noted in a section and run behind it: memory that goes meanwhile, and graphs of more shapes than are kept.
 
 use ictus::backend::cuda::CudaBackend;
-use ictus::backend::{Backend, Gate, KvShape, Picked};
+use ictus::backend::{Again, Backend, Gate, KvShape, Picked};
 use ictus::runtime::{Answers, Feed, GraphCounts, Input, ModelRuntime, PagedOptions, SeqHandle, Want};
 use ictus::sample::SampleRequest;
 
@@ -32,7 +32,7 @@ fn cuda_memory_that_goes_in_a_section_is_freed_behind_it() {
         let mut wide = rows(&backend, 48, &[0.0; 3 * 48]);
         let before = driver.statistics();
         if is_section {
-            backend.part_begin(true);
+            backend.part_begin(Again::Keep);
         }
         backend.linear(&x, &matrix, None, &mut wide);
         backend.gate(&mut out, &wide, Gate::Silu);
@@ -63,7 +63,7 @@ fn cuda_memory_that_goes_in_a_section_is_freed_behind_it() {
     }
     // A backend that ends within a section frees what went in it.
     let matrix = backend.matrix(&weight).expect("a matrix");
-    backend.part_begin(true);
+    backend.part_begin(Again::Keep);
     drop(matrix);
     let last = rows(&backend, 32, &inputs);
     drop(out);
@@ -107,7 +107,7 @@ fn cuda_memory_that_goes_with_steps_under_way_is_freed_behind_them() {
             let before = driver.statistics().live_allocations;
             for matrix in matrices {
                 assert!(backend.can_begin_picks(vocab, &requests));
-                backend.part_begin(true);
+                backend.part_begin(Again::Keep);
                 backend.linear(&x, &matrix, None, &mut logits);
                 drop(matrix);
                 backend.begin_picks(&mut logits, &requests).expect("it begins");

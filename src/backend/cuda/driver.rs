@@ -90,6 +90,12 @@ impl Driver {
         event.synchronize().map_err(|error| failed("waiting for the device", error))
     }
 
+    /// Whether the work before an event is done.
+    pub(super) fn has_passed(&self, event: &Event) -> Result<bool, BackendError> {
+        let _entered = self.enter()?;
+        event.try_is_complete().map_err(|error| failed("asking for the device", error))
+    }
+
     /// Has the work that comes next wait for the work before an event, of whichever device. The host does not wait.
     pub(super) fn join(&self, event: &Event) -> Result<(), BackendError> {
         let _entered = self.enter()?;

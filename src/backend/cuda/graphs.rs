@@ -17,7 +17,7 @@
 use super::driver::Graph;
 use super::launch::Launcher;
 use super::program::Op;
-use crate::backend::{BackendError, GraphCounts};
+use crate::backend::{Again, BackendError, GraphCounts};
 
 /// Programs that are remembered.
 pub(super) const MOST_PROGRAMS: usize = 32;
@@ -32,23 +32,33 @@ struct Known {
     is_refused: bool,
 }
 
-#[derive(Default)]
 pub(super) struct Graphs {
     /// The one used last is the last.
     known: Vec<Known>,
     counts: GraphCounts,
-    may_capture: bool,
+    /// Whether the programs of now come again.
+    again: Again,
+}
+
+impl Default for Graphs {
+    fn default() -> Self {
+        Self { known: Vec::new(), counts: GraphCounts::default(), again: Again::No }
+    }
 }
 
 impl Graphs {
-    /// Says whether programs may be captured from now on.
-    pub(super) fn permit(&mut self, may_capture: bool) {
-        self.may_capture = may_capture;
+    /// Says whether programs come again from now on. Those that do not are launched and neither looked for, remembered nor counted.
+    pub(super) fn expect(&mut self, again: Again) {
+        self.again = again;
     }
 
-    /// Whether it is of use to note a program.
-    pub(super) fn is_of_use(&self) -> bool {
-        self.may_capture || self.known.iter().any(|known| known.graph.is_some())
+    /// Whether the program that is noted now may be a graph, now or later.
+    pub(super) fn are_of_use(&self) -> bool {
+        match self.again {
+            Again::No => false,
+            Again::Use => self.known.iter().any(|known| known.graph.is_some()),
+            Again::Keep => true,
+        }
     }
 
     /// Forgets all programs. The device is done with them.
@@ -65,12 +75,12 @@ impl Graphs {
     /// # Safety
     /// - The memory that it names is live.
     pub(super) unsafe fn run(&mut self, launcher: &Launcher, ops: &[Op]) -> Result<(), BackendError> {
-        if ops.len() < LEAST_OPS {
+        if ops.len() < LEAST_OPS || !self.are_of_use() {
             // SAFETY: as the caller promises.
             return unsafe { launcher.play(ops) };
         }
         let is_known = self.take_up(ops);
-        let may_capture = self.may_capture;
+        let may_capture = self.may_capture();
         if let Some(known) = self.known.last_mut().filter(|known| is_known && !known.is_refused) {
             let had_graph = known.graph.is_some();
             if !had_graph && may_capture {
@@ -91,13 +101,17 @@ impl Graphs {
         unsafe { launcher.play(ops) }
     }
 
+    fn may_capture(&self) -> bool {
+        self.again == Again::Keep
+    }
+
     /// Makes the program the last of those that are known, when it is one of them or may become one. Whether it was.
     fn take_up(&mut self, ops: &[Op]) -> bool {
         let found = self.known.iter().position(|known| known.ops == ops);
         if let Some(at) = found {
             let known = self.known.remove(at);
             self.known.push(known);
-        } else if self.may_capture {
+        } else if self.may_capture() {
             if self.known.len() >= MOST_PROGRAMS {
                 // A graph that goes is waited for.
                 self.known.remove(0);

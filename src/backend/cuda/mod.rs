@@ -7,7 +7,7 @@
 //! launch    one checked function per kernel;  attend  those of attention;  pick  those that pick tokens, as  requests  say;  tokens  state that moves
 //! begun     picks that nobody waits for yet, and that feed the next step
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
-//! section   steps that come again: noted (program), brought over in one copy (arena), launched as a graph (graphs)
+//! section   parts of steps: noted (program), brought over in one copy (arena), launched, as a graph where they come again (graphs)
 //! driver    memory, copies, launches: the driver's library;  current  the caller's context, left as it was;  errors  the first one, which stays
 //! group     several devices as one backend;  peers  what they tell each other
 //! ```
@@ -60,7 +60,7 @@ use core::ops::Range;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use self::arena::{ARENA_BYTES, Arena};
+use self::arena::{Arena, arena_bytes};
 use self::attend::slots_bytes;
 use self::begun::BegunPicks;
 use self::driver::{At, Driver, Memory, Pinned};
@@ -99,8 +99,9 @@ pub struct CudaBackend {
     lists: RefCell<SpanLists>,
     /// A list that no walk brought.
     loose: RefCell<SpanLists>,
-    /// Tokens of a page of the pool.
+    /// Tokens of a page of the pool, and dimensions of a head.
     page_size_tokens: Cell<usize>,
+    head_dim: Cell<usize>,
     /// What rows are read back through.
     back: RefCell<Pinned>,
     /// Rows while the host changes them, and angles.
@@ -195,6 +196,7 @@ impl CudaBackend {
             lists: RefCell::new(SpanLists::new(&driver, TABLE_WORDS)?),
             loose: RefCell::new(SpanLists::new(&driver, TABLE_WORDS)?),
             page_size_tokens: Cell::new(1),
+            head_dim: Cell::new(0),
             back: RefCell::new(driver.pinned(READ_BYTES)?),
             host: RefCell::default(),
             requests: RefCell::default(),
@@ -202,7 +204,7 @@ impl CudaBackend {
             begun: RefCell::new(BegunPicks::new(&driver, 0)?),
             scratch: RefCell::new(driver.memory(0)?),
             graphs: RefCell::default(),
-            arena: RefCell::new(Arena::new(&driver)?),
+            arena: RefCell::new(Arena::new(&driver, arena_bytes(0, 0))?),
             in_section: Cell::new(false),
             arithmetic: Arithmetic::Exact,
             widest_input: Cell::new(0),
@@ -250,7 +252,9 @@ impl CudaBackend {
             spans::walk_words(spans, longest, shape.page_size_tokens).max(TABLE_WORDS.saturating_add(shape.pages));
         let tables = walk.saturating_add(TABLE_WORDS).saturating_mul(size_of::<u32>());
         let begun = BegunPicks::device_bytes(spans);
-        (scratch_bytes(shape).saturating_add(tables).saturating_add(begun) + 2 * HALF_BYTES + ARENA_BYTES) as u64
+        let arena = arena_bytes(spans, shape.head_dim);
+        let working = scratch_bytes(shape).saturating_add(tables).saturating_add(begun).saturating_add(arena);
+        working.saturating_add(2 * HALF_BYTES) as u64
     }
 
     /// Makes ready what products with a matrix of this tensor need beside it.

@@ -3,6 +3,7 @@
 
 use core::ops::Range;
 
+use super::arena::arena_bytes;
 use super::attend::Attend;
 use super::driver::At;
 use super::launch::MOST_DIMS;
@@ -10,8 +11,8 @@ use super::{
     Buffer, CudaBackend, Matrix, Pages, TABLE_WORDS, Vector, angles_of, check_tensor, inside, scratch_bytes, spans,
 };
 use crate::backend::{
-    Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, Product, RopeTable,
-    Span,
+    Again, Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, Product,
+    RopeTable, Span,
 };
 use crate::checkpoint::RopePairing;
 use crate::sample::SampleRequest;
@@ -84,6 +85,7 @@ impl Backend for CudaBackend {
         }
         self.lists.borrow_mut().reserve(self.driver(), TABLE_WORDS + shape.pages)?;
         self.page_size_tokens.set(shape.page_size_tokens);
+        self.head_dim.set(shape.head_dim);
         self.errors.attempt(|| self.driver().zero(&memory))?;
         Ok(Pages { shape: *shape, memory })
     }
@@ -188,11 +190,12 @@ impl Backend for CudaBackend {
         self.lists.borrow_mut().reserve(self.driver(), words)?;
         self.staging.borrow_mut().reserve(self.driver(), longest.saturating_mul(size_of::<u32>()))?;
         self.begun.borrow_mut().reserve(self.driver(), spans)?;
+        self.reserve_arena(arena_bytes(spans, self.head_dim.get()))?;
         Ok(spans::table_entries(spans, longest))
     }
 
-    fn part_begin(&self, may_capture: bool) {
-        self.begin_section(may_capture);
+    fn part_begin(&self, again: Again) {
+        self.begin_section(again);
     }
 
     fn part_end(&self) {
@@ -366,7 +369,7 @@ impl Backend for CudaBackend {
             let exist = |&(from, to): &(u32, u32)| (from as usize) < last && (to as usize) < last;
             inside(copies.iter().all(exist), "a page past the pool")?;
             let pairs: Vec<u32> = copies.iter().flat_map(|&(from, to)| [from, to]).collect();
-            self.launcher.copy_pages(pages.layers_from(0), self.list(&pairs)?)
+            self.with_list_in_front(&pairs, |list| self.launcher.copy_pages(pages.layers_from(0), list))
         });
     }
 

@@ -1,5 +1,8 @@
 //! What a section would launch, noted instead: kernels with grid and parameters, copies on the device.
 //!
+//! What precedes only some of the steps that are alike (pages that are copied before they are written) is kept apart, in front: what comes again is the
+//! rest.
+//!
 //! # Invariants
 //! - An operation is noted by the function that would else launch it, after all of its checks, so what is noted may be launched as it
 //!   stands for as long as the memory it names lives.
@@ -58,12 +61,33 @@ pub(super) enum Op {
 #[derive(Default)]
 pub(super) struct Program {
     is_noting: Cell<bool>,
-    ops: RefCell<Vec<Op>>,
+    /// Whether what is noted now goes in front.
+    is_in_front: Cell<bool>,
+    noted: RefCell<Noted>,
+}
+
+/// What was noted.
+#[derive(Default)]
+pub(super) struct Noted {
+    /// Done first, and part of no graph.
+    pub(super) front: Vec<Op>,
+    pub(super) ops: Vec<Op>,
+}
+
+impl Noted {
+    pub(super) fn is_empty(&self) -> bool {
+        self.front.is_empty() && self.ops.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.front.clear();
+        self.ops.clear();
+    }
 }
 
 impl Program {
     pub(super) fn begin(&self) {
-        self.ops.borrow_mut().clear();
+        self.noted.borrow_mut().clear();
         self.is_noting.set(true);
     }
 
@@ -79,19 +103,29 @@ impl Program {
     /// Notes an operation; false where it is to be done instead.
     pub(super) fn note(&self, op: Op) -> bool {
         if self.is_noting() {
-            self.ops.borrow_mut().push(op);
+            let mut noted = self.noted.borrow_mut();
+            let ops = if self.is_in_front.get() { &mut noted.front } else { &mut noted.ops };
+            ops.push(op);
         }
         self.is_noting()
     }
 
-    /// What was noted. The list comes back by [`Program::keep`], for its memory.
-    pub(super) fn take(&self) -> Vec<Op> {
-        self.ops.take()
+    /// Notes what `operation` does in front.
+    pub(super) fn in_front<T>(&self, operation: impl FnOnce() -> T) -> T {
+        self.is_in_front.set(true);
+        let outcome = operation();
+        self.is_in_front.set(false);
+        outcome
     }
 
-    pub(super) fn keep(&self, mut ops: Vec<Op>) {
-        ops.clear();
-        *self.ops.borrow_mut() = ops;
+    /// What was noted. The lists come back by [`Program::keep`], for their memory.
+    pub(super) fn take(&self) -> Noted {
+        self.noted.take()
+    }
+
+    pub(super) fn keep(&self, mut noted: Noted) {
+        noted.clear();
+        *self.noted.borrow_mut() = noted;
     }
 }
 

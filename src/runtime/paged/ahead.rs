@@ -107,7 +107,7 @@ impl<B: Backend> ModelRuntime<B> {
 
     /// Walks the rows of a step and begins its picks.
     fn walk_ahead(&mut self, feeds: &[Feed<'_>], requests: &[&SampleRequest<'_>]) -> Result<(), RuntimeError> {
-        self.backend.part_begin(self.may_capture);
+        self.backend.part_begin(self.comes_again(feeds));
         let walked = self.walk_part(feeds, Cursor::default());
         let begun = walked.and_then(|cursor| match cursor.feed == feeds.len() {
             true => self.begin_picks(requests),

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::ModelRuntime;
 use super::adapt::Carried;
-use crate::backend::{Backend, BackendError, Picked, Span};
+use crate::backend::{Again, Backend, BackendError, Picked, Span};
 use crate::kv::{Growth, PageRef};
 use crate::model::{self, Pass, Progress, Wanted, WorkspaceShape};
 use crate::record::constant::fault;
@@ -19,6 +19,7 @@ use crate::sample::{Pick, SampleError, SampleRequest, Scratch, pick, pick_shaped
 pub(super) struct Rows {
     pub(super) shape: WorkspaceShape,
     growths: Vec<Growth>,
+    /// Pages that the next part copies before it does anything else.
     copies: Vec<(PageRef, PageRef)>,
     /// Token of each row of the part.
     tokens: Vec<u32>,
@@ -121,41 +122,43 @@ impl<B: Backend> ModelRuntime<B> {
         Ok(())
     }
 
-    /// Takes the pages of all feeds, or of none, and copies those that are shared and will be written.
+    /// Takes the pages of all feeds, or of none; the first part copies those that are shared and will be written.
     pub(super) fn grow(&mut self, feeds: &[Feed<'_>]) -> Result<(), RuntimeError> {
         let Rows { growths, copies, .. } = &mut self.rows;
         growths.clear();
         growths.extend(feeds.iter().map(|feed| Growth { handle: feed.sequence, tokens: tokens_of(feed).len() }));
         copies.clear();
-        self.sequences.grow(growths, copies)?;
-        if !copies.is_empty() {
-            self.backend.copy_pages(&mut self.pages, copies);
-        }
-        Ok(())
+        Ok(self.sequences.grow(growths, copies)?)
     }
 
     /// Walks all rows, part by part, and answers each feed when its last row is done.
     pub(super) fn walk(&mut self, feeds: &[Feed<'_>], answers: &mut Answers) -> Result<(), RuntimeError> {
-        // Lanes that decode: the shapes of the next step are likely to be the same.
-        let comes_again = feeds.iter().all(|feed| tokens_of(feed).len() == 1);
+        let again = self.comes_again(feeds);
         let mut cursor = Cursor::default();
         while cursor.feed < feeds.len() {
-            if comes_again {
-                self.backend.part_begin(self.may_capture);
-            }
+            self.backend.part_begin(again);
             let walked = self.walk_part(feeds, cursor);
             let answered = walked.and_then(|cursor| self.answer_part(feeds, answers).map(|()| cursor));
-            if comes_again {
-                self.backend.part_end();
-            }
+            self.backend.part_end();
             cursor = answered?;
         }
         Ok(())
     }
 
+    /// Of lanes that decode the shapes of the next step are likely to be the same.
+    pub(super) fn comes_again(&self, feeds: &[Feed<'_>]) -> Again {
+        match feeds.iter().all(|feed| tokens_of(feed).len() == 1) {
+            false => Again::No,
+            true if self.may_capture => Again::Keep,
+            true => Again::Use,
+        }
+    }
+
     /// Walks the next rows of the step; answers how far it came.
     pub(super) fn walk_part(&mut self, feeds: &[Feed<'_>], from: Cursor) -> Result<Cursor, RuntimeError> {
-        let Rows { shape, tokens: ids, sources, carried, wanted, wanted_carried, ends, .. } = &mut self.rows;
+        let Rows { shape, copies, tokens: ids, sources, carried, wanted, wanted_carried, ends, .. } = &mut self.rows;
+        self.backend.copy_pages(&mut self.pages, copies);
+        copies.clear();
         let mut cursor = from;
         let mut spans: SmallVec<[Span<'_>; 64]> = SmallVec::new();
         let mut wanted_spans: SmallVec<[Span<'_>; 64]> = SmallVec::new();

@@ -11,7 +11,7 @@ use core::ops::Range;
 
 use super::ModelRuntime;
 use super::adapt::Carried;
-use crate::backend::{Backend, Span};
+use crate::backend::{Again, Backend, Span};
 use crate::checkpoint::Pooling;
 use crate::kv::Growth;
 use crate::model::{self, Pass, Progress, Wanted};
@@ -108,45 +108,56 @@ impl<B: Backend> ModelRuntime<B> {
         mut before: impl FnMut(&mut Self, Range<usize>) -> Result<(), RuntimeError>,
         mut after: impl FnMut(&mut Self, Range<usize>) -> Result<(), RuntimeError>,
     ) -> Result<(), RuntimeError> {
-        let adapter = self.sequences.mark(text.sequence);
-        let (mut carried, mut wanted_carried) = (Carried::default(), Carried::default());
         let step = self.rows.shape.rows.max(1);
         for start in (0..text.tokens.len()).step_by(step) {
             let part = start..text.tokens.len().min(start + step);
             let some = wanted.start.clamp(part.start, part.end)..wanted.end.clamp(part.start, part.end);
-            self.work.resize(&self.backend, part.len()).map_err(|_| RuntimeError::Fatal)?;
-            before(self, part.clone())?;
-            carried.clear();
-            carried.note(adapter, 0, part.len());
-            wanted_carried.clear();
-            wanted_carried.note(adapter, 0, some.len());
-            let adapted = carried.by_adapter(&self.adapters).ok_or(RuntimeError::Fatal)?;
-            let wanted_adapted = wanted_carried.by_adapter(&self.adapters).ok_or(RuntimeError::Fatal)?;
-            let block_table = self.sequences.table(text.sequence)?.pages();
-            let of_pass: Vec<usize> = (some.start - part.start..some.end - part.start).collect();
-            let span = |positions: &Range<usize>| {
-                [Span { first_row: 0, rows: positions.len(), start: positions.start, block_table }]
-            };
-            let some_span = span(&some);
-            let mut pass = Pass {
-                picked: None,
-                backend: &self.backend,
-                pages: &mut self.pages,
-                work: &mut self.work,
-                tokens: text.tokens.get(part.clone()).unwrap_or_default(),
-                rows: model::Rows { spans: &span(&part), adapted: &adapted },
-                wanted: (some != part).then_some(Wanted {
-                    of_pass: &of_pass,
-                    rows: model::Rows { spans: &some_span, adapted: &wanted_adapted },
-                }),
-                layers: text.layers.clone(),
-                progress: Progress::default(),
-            };
-            self.network.forward(&mut pass).map_err(|_| RuntimeError::Fatal)?;
-            drop((adapted, wanted_adapted));
-            after(self, some)?;
+            self.backend.part_begin(Again::No);
+            let walked = self.walk_text_part(text, part, some.clone(), &mut before);
+            let answered = walked.and_then(|()| after(self, some));
+            self.backend.part_end();
+            answered?;
         }
         Ok(())
+    }
+
+    /// Walks the positions `part`, of which `some` are wanted.
+    fn walk_text_part(
+        &mut self,
+        text: &Text<'_>,
+        part: Range<usize>,
+        some: Range<usize>,
+        before: &mut impl FnMut(&mut Self, Range<usize>) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        self.work.resize(&self.backend, part.len()).map_err(|_| RuntimeError::Fatal)?;
+        before(self, part.clone())?;
+        let adapter = self.sequences.mark(text.sequence);
+        let (mut carried, mut wanted_carried) = (Carried::default(), Carried::default());
+        carried.note(adapter, 0, part.len());
+        wanted_carried.note(adapter, 0, some.len());
+        let adapted = carried.by_adapter(&self.adapters).ok_or(RuntimeError::Fatal)?;
+        let wanted_adapted = wanted_carried.by_adapter(&self.adapters).ok_or(RuntimeError::Fatal)?;
+        let block_table = self.sequences.table(text.sequence)?.pages();
+        let of_pass: Vec<usize> = (some.start - part.start..some.end - part.start).collect();
+        let span = |positions: &Range<usize>| {
+            [Span { first_row: 0, rows: positions.len(), start: positions.start, block_table }]
+        };
+        let some_span = span(&some);
+        let mut pass = Pass {
+            picked: None,
+            backend: &self.backend,
+            pages: &mut self.pages,
+            work: &mut self.work,
+            tokens: text.tokens.get(part.clone()).unwrap_or_default(),
+            rows: model::Rows { spans: &span(&part), adapted: &adapted },
+            wanted: (some != part).then_some(Wanted {
+                of_pass: &of_pass,
+                rows: model::Rows { spans: &some_span, adapted: &wanted_adapted },
+            }),
+            layers: text.layers.clone(),
+            progress: Progress::default(),
+        };
+        self.network.forward(&mut pass).map_err(|_| RuntimeError::Fatal)
     }
 
     /// The pooled hidden states.
