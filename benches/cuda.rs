@@ -6,22 +6,48 @@
 //! by their launch instead. Weights are taken in turn from more bytes than the caches of today's devices hold.
 //!
 //! Without `--bench` (as `cargo test --benches` runs it) the same code runs once, on shapes that a simulated device can bear, and prints no
-//! figures.
+//! figures; then every kernel must have run (`cuda/kernels_run.rs`), so none is added without a measurement, or a reason why it has none.
+//!
+//! | file | what |
+//! |---|---|
+//! | `cuda/rows.rs`, `pages.rs`, `picks.rs`, `products.rs`, `attention.rs` | operations one by one |
+//! | `cuda/steps.rs` | whole steps |
+//! | `cuda/kernels_run.rs` | which kernels the operations have launched |
 
-use std::collections::HashMap;
 use std::time::Instant;
 
 use ictus::backend::cuda::CudaBackend;
-use ictus::backend::{Arithmetic, AttentionShape, Backend, Gate, KvShape, KvType, Picked, RopeTable, Span};
+use ictus::backend::{Arithmetic, Backend, KvShape, KvType};
 use ictus::checkpoint::{Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
-use ictus::runtime::{Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want};
-use ictus::sample::SampleRequest;
 use ictus::tensor::{Bytes, DType, Tensor};
 use serde_json::{Value, json};
 
+#[path = "cuda/attention.rs"]
+mod attention;
 #[path = "../tests/common/cuda_device.rs"]
-#[allow(dead_code, unused_imports, reason = "a bench needs no part of the simulation but the device")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "a bench needs no part of the simulation but the device and what ran there"
+)]
 mod cuda_device;
+#[path = "cuda/kernels_run.rs"]
+mod kernels_run;
+#[path = "cuda/pages.rs"]
+mod pages;
+#[path = "cuda/picks.rs"]
+mod picks;
+#[path = "cuda/products.rs"]
+mod products;
+#[path = "cuda/rows.rs"]
+mod rows;
+#[path = "cuda/steps.rs"]
+mod steps;
+
+/// Positions of a page.
+const PAGE: usize = 16;
+
+type Buffer = <CudaBackend as Backend>::Buffer;
 
 /// What is measured, and how long.
 struct Sizes {
@@ -68,7 +94,8 @@ fn simulated_sizes() -> Sizes {
         model: model(1, 64, 96, [4, 2, 64], 80),
         weight_bytes: 1,
         stream_elements: 1 << 10,
-        rows: &[1, 5, 20],
+        // For each kernel of a product a number of rows that chooses it, as among those of a device.
+        rows: &[1, 4, 9, 20, 70],
         lanes: &[1, 3],
         context: 270,
         prompt: 18,
@@ -108,6 +135,13 @@ fn model(layers: usize, hidden: usize, ffn_hidden: usize, heads: [usize; 3], voc
 struct Cost {
     bytes: f64,
     operations: f64,
+}
+
+impl Cost {
+    /// Of what is bound by its bytes.
+    fn bytes(bytes: usize) -> Self {
+        Self { bytes: bytes as f64, operations: 0.0 }
+    }
 }
 
 struct Bench {
@@ -162,12 +196,23 @@ impl Bench {
         self.say(test, fields);
     }
 
-    fn rows(&self, rows: usize, width: usize) -> <CudaBackend as Backend>::Buffer {
+    fn rows(&self, rows: usize, width: usize) -> Buffer {
+        self.rows_of(rows, width, number)
+    }
+
+    fn rows_of(&self, rows: usize, width: usize, value: impl Fn(usize) -> f32) -> Buffer {
         let mut buffer = self.backend.buffer(width);
         self.backend.resize(&mut buffer, rows).expect("memory");
-        let values: Vec<f32> = (0..rows * width).map(number).collect();
+        let values: Vec<f32> = (0..rows * width).map(value).collect();
         self.backend.write(&mut buffer, 0, &values).expect("the device is well");
         buffer
+    }
+
+    /// What `measure` does on a backend of fast arithmetic.
+    fn in_fast(&mut self, measure: impl FnOnce(&Self)) {
+        let exact = std::mem::replace(&mut self.backend, backend_in(Arithmetic::Fast));
+        measure(self);
+        self.backend = exact;
     }
 
     /// Reads two arrays and writes one.
@@ -180,287 +225,15 @@ impl Bench {
         self.say("bandwidth", json!({ "gb_s": round(self.bandwidth / 1e9) }));
     }
 
-    fn row_operations(&self) {
-        let ModelConfig { hidden, ffn_hidden, n_heads, head_dim, vocab, .. } = self.sizes.model;
-        let ones = self.backend.vector(&floats(1, hidden)).expect("a vector");
-        let table = self.backend.matrix(&weights(DType::BF16, vocab, hidden)).expect("a matrix");
-        for &rows in self.sizes.rows {
-            let row_bytes =
-                |width: usize, arrays: usize| Cost { bytes: (4 * rows * width * arrays) as f64, operations: 0.0 };
-            let shape = |width: usize| json!({ "rows": rows, "width": width });
-            let (mut x, y) = (self.rows(rows, hidden), self.rows(rows, hidden));
-            let mut out = self.rows(rows, hidden);
-            let tokens: Vec<u32> = (0..rows).map(|row| (row * 997 % vocab) as u32).collect();
-            let cost = Cost { bytes: (6 * rows * hidden) as f64, operations: 0.0 };
-            self.measure("embed", shape(hidden), cost, |backend, _| backend.embed(&table, &tokens, 1.0, &mut out));
-            self.measure("rms_norm", shape(hidden), row_bytes(hidden, 2), |backend, _| {
-                backend.rms_norm(&x, &ones, 1e-5, &mut out);
-            });
-            self.measure("add_rms_norm", shape(hidden), row_bytes(hidden, 4), |backend, _| {
-                backend.add_rms_norm(&mut x, &y, &ones, 1e-5, &mut out);
-            });
-            let (mut gate, up) = (self.rows(rows, ffn_hidden), self.rows(rows, ffn_hidden));
-            self.measure("gate", shape(ffn_hidden), row_bytes(ffn_hidden, 3), |backend, _| {
-                backend.gate(&mut gate, &up, Gate::Silu);
-            });
-            let mut queries = self.rows(rows, n_heads * head_dim);
-            let angles = self.angles(rows);
-            self.measure("rope", shape(n_heads * head_dim), row_bytes(n_heads * head_dim, 2), |backend, _| {
-                backend.rope(&mut queries, head_dim, RopePairing::Halves, &angles);
-            });
-        }
-    }
-
-    /// A token of each lane from rows of the whole vocabulary: the best one, a draw as most hosts ask for it, and with log-probabilities. What comes back is
-    /// waited for.
-    fn picks(&self) {
-        let vocab = self.sizes.model.vocab;
-        // A pool brings the scratch.
-        let _pool = self.backend.pages(&self.pool(1, KvType::F16)).expect("memory");
-        let draw = SampleRequest { temperature: 0.8, top_p: 0.95, ..SampleRequest::default() };
-        let said = SampleRequest { logprobs: Some(20), ..SampleRequest::default() };
-        for &lanes in self.sizes.lanes {
-            let mut logits = self.rows(lanes, vocab);
-            let mut out = vec![Picked::NotServed; lanes];
-            let cost = Cost { bytes: (4 * lanes * vocab) as f64, operations: 0.0 };
-            for (how, request) in [("greedy", SampleRequest::default()), ("draw", draw), ("logprobs", said)] {
-                let shape = json!({ "how": how, "lanes": lanes, "vocab": vocab });
-                self.measure("pick", shape, cost, |backend, call| {
-                    let request = SampleRequest { position: call as u64, ..request };
-                    backend.pick_rows(&mut logits, &vec![Some(&request); lanes], &mut out).expect("the device is well");
-                });
-            }
-        }
-    }
-
     /// The pool of all layers, with so many pages.
     fn pool(&self, pages: usize, element: KvType) -> KvShape {
         let ModelConfig { layers, n_kv_heads, head_dim, .. } = self.sizes.model;
-        KvShape { layers, n_kv_heads, head_dim, page_size_tokens: 16, pages, element }
-    }
-
-    /// Keys and values on their way into pages, pages to other pages, and rows to other rows.
-    fn moves(&self) {
-        let ModelConfig { hidden, n_kv_heads, head_dim, layers, .. } = self.sizes.model;
-        let width = n_kv_heads * head_dim;
-        for &rows in self.sizes.rows {
-            let tokens = rows.next_multiple_of(16);
-            let shape = self.pool(2 * tokens / 16, KvType::F16);
-            let mut pages = self.backend.pages(&shape).expect("memory");
-            let table: Vec<u32> = (0..tokens as u32 / 16).collect();
-            let spans = [Span { first_row: 0, rows, start: 0, block_table: &table }];
-            let (keys, values) = (self.rows(rows, width), self.rows(rows, width));
-            let cost = Cost { bytes: (2 * rows * width * (4 + 2)) as f64, operations: 0.0 };
-            self.measure("kv_write", json!({ "rows": rows, "width": width }), cost, |backend, _| {
-                backend.kv_write(&mut pages, 0, &keys, &values, &spans);
-            });
-            let copies: Vec<(u32, u32)> = table.iter().map(|&page| (page, page + table.len() as u32)).collect();
-            let bytes = 2 * copies.len() * 16 * 2 * width * layers * shape.element.bytes();
-            let cost = Cost { bytes: bytes as f64, operations: 0.0 };
-            self.measure("copy_pages", json!({ "pages": copies.len() }), cost, |backend, _| {
-                backend.copy_pages(&mut pages, &copies);
-            });
-            let (x, mut out) = (self.rows(rows, hidden), self.rows(rows, hidden));
-            let list: Vec<usize> = (0..rows).rev().collect();
-            let cost = Cost { bytes: (8 * rows * hidden) as f64, operations: 0.0 };
-            self.measure("gather_rows", json!({ "rows": rows, "width": hidden }), cost, |backend, _| {
-                backend.gather_rows(&x, &list, &mut out);
-            });
-        }
-    }
-
-    fn angles(&self, rows: usize) -> <CudaBackend as Backend>::Buffer {
-        let dims = self.sizes.model.rope.dims;
-        let frequencies = (0..dims / 2).map(|i| 5e5_f64.powf(-2.0 * i as f64 / dims as f64)).collect();
-        let mut angles = self.rows(rows, dims);
-        let span = Span { first_row: 0, rows, start: 0, block_table: &[] };
-        self.backend.angles(&RopeTable { frequencies, pairing: RopePairing::Halves }, &[span], &mut angles);
-        angles
-    }
-
-    /// The widest product of a layer, in every element type: exact, and in fast arithmetic where the type has one.
-    fn products(&mut self) {
-        self.products_in(Arithmetic::Exact);
-        let exact = std::mem::replace(&mut self.backend, backend_in(Arithmetic::Fast));
-        self.products_in(Arithmetic::Fast);
-        self.backend = exact;
-    }
-
-    fn products_in(&self, arithmetic: Arithmetic) {
-        let ModelConfig { hidden, ffn_hidden, .. } = self.sizes.model;
-        let is_fast = arithmetic == Arithmetic::Fast;
-        for &dtype in DType::ALL.iter().filter(|&&dtype| !is_fast || dtype != DType::F32) {
-            let cols = hidden.next_multiple_of(dtype.unit_values());
-            let tensor = weights(dtype, ffn_hidden, cols);
-            let turns = self.sizes.weight_bytes.div_ceil(tensor.data.len());
-            let all: Vec<_> = (0..turns).map(|_| self.backend.matrix(&tensor).expect("a matrix")).collect();
-            for &rows in self.sizes.rows {
-                let x = self.rows(rows, cols);
-                let mut out = self.rows(rows, ffn_hidden);
-                let cost = Cost {
-                    bytes: (tensor.data.len() + 4 * rows * (cols + ffn_hidden)) as f64,
-                    operations: (2 * rows * cols * ffn_hidden) as f64,
-                };
-                let shape =
-                    json!({ "type": format!("{dtype:?}"), "rows": rows, "outputs": ffn_hidden, "inputs": cols });
-                self.measure(if is_fast { "linear_fast" } else { "linear" }, shape, cost, |backend, call| {
-                    backend.linear(&x, &all[call % turns], None, &mut out);
-                });
-            }
-        }
-    }
-
-    /// Attention: exact, and on tensor cores.
-    fn attention(&mut self) {
-        self.attention_over(&[KvType::F16, KvType::F32]);
-        let exact = std::mem::replace(&mut self.backend, backend_in(Arithmetic::Fast));
-        self.attention_over(&[KvType::F16]);
-        self.backend = exact;
-    }
-
-    /// One token of each lane over its context, with and without a prefix that all share; one lane's prompt, from nothing and behind cached pages.
-    fn attention_over(&self, elements: &[KvType]) {
-        let Sizes { lanes, context, prompt, .. } = self.sizes;
-        let ModelConfig { n_heads, n_kv_heads, head_dim, attention_scale, .. } = self.sizes.model;
-        let most = lanes.iter().copied().max().unwrap_or(1);
-        let shape = AttentionShape { n_heads, n_kv_heads, head_dim, scale: attention_scale, window: None };
-        for &element in elements {
-            let pages_each = (context + prompt).div_ceil(16);
-            let pool =
-                KvShape { layers: 1, n_kv_heads, head_dim, page_size_tokens: 16, pages: most * pages_each, element };
-            let pages = self.backend.pages(&pool).expect("memory");
-            let tables: Vec<Vec<u32>> =
-                (0..most).map(|lane| (0..pages_each).map(|page| (page * most + lane) as u32).collect()).collect();
-            // Whole segments of 256 positions before the last one.
-            let prefix = (context - 1) / 256 * 256;
-            let over_prefix = |table: &Vec<u32>| [&tables[0][..prefix / 16], &table[prefix / 16..]].concat();
-            let shared: Vec<Vec<u32>> = tables.iter().map(over_prefix).collect();
-            let mut cases: Vec<(&str, Vec<Span<'_>>, usize)> = Vec::new();
-            for &lanes in lanes {
-                cases.push(("attention_decode", decode(&tables[..lanes], context - 1), lanes * context));
-                if lanes > 1 && prefix > 0 {
-                    let held = prefix + lanes * (context - prefix);
-                    cases.push(("attention_decode_shared", decode(&shared[..lanes], context - 1), held));
-                }
-            }
-            for start in [0, context] {
-                let span = Span { first_row: 0, rows: prompt, start, block_table: &tables[0] };
-                cases.push(("attention_prefill", vec![span], start + prompt));
-            }
-            for (test, spans, held) in cases {
-                let rows: usize = spans.iter().map(|span| span.rows).sum();
-                let (queries, mut out) = (self.rows(rows, n_heads * head_dim), self.rows(rows, n_heads * head_dim));
-                // Of each row the positions up to its own; of each page every position once.
-                let seen: usize =
-                    spans.iter().map(|span| (span.start + 1..=span.start + span.rows).sum::<usize>()).sum();
-                let cost = Cost {
-                    bytes: (held * 2 * n_kv_heads * head_dim * element.bytes() + 8 * rows * n_heads * head_dim) as f64,
-                    operations: (4 * seen * n_heads * head_dim) as f64,
-                };
-                let fields = json!({ "kv": format!("{element:?}"), "arithmetic": self.backend.arithmetic().name(),
-                    "lanes": spans.len(), "rows": rows, "positions": held });
-                self.measure(test, fields, cost, |backend, _| {
-                    backend.attention(&queries, &pages, 0, &shape, &spans, &mut out);
-                });
-            }
-        }
-    }
-}
-
-/// A row of each table's sequence.
-fn decode(tables: &[Vec<u32>], start: usize) -> Vec<Span<'_>> {
-    tables.iter().enumerate().map(|(first_row, block_table)| Span { first_row, rows: 1, start, block_table }).collect()
-}
-
-/// Whole steps: every lane feeds the token that it picked.
-fn steps(bench: &Bench, arithmetic: Arithmetic) {
-    let &Sizes { ref model, lanes, prompt, steps, .. } = &bench.sizes;
-    let tensors = tensors(model);
-    let weight_bytes: usize = tensors.values().map(|tensor| tensor.data.len()).sum();
-    let most = lanes.iter().copied().max().unwrap_or(1);
-    let context_tokens = prompt + 2 * steps + 1;
-    let options = PagedOptions {
-        kv_type: KvType::F16,
-        page_size_tokens: 16,
-        pool_pages: (most + 1) * context_tokens.div_ceil(16),
-        context_tokens,
-        max_lanes: most as u32,
-        prefill_step_tokens: prompt as u32,
-        pass_rows: 0,
-        cache_resident_tokens: 0,
-        cache_exported_tokens: 0,
-    };
-    let mut runtime = ModelRuntime::new(backend_in(arithmetic), model, &tensors, &options, PagedIdentity::default())
-        .expect("the model loads");
-    drop(tensors);
-    let tokens: Vec<u32> = (0..prompt).map(|i| (i * 31 % model.vocab) as u32).collect();
-    let sequences: Vec<SeqHandle> = (0..most).map(|_| runtime.seq_create().expect("a sequence")).collect();
-    let mut answers = Answers::new();
-    let want = || Want::Token(SampleRequest::default());
-    let mut prefill_seconds = Vec::new();
-    for &sequence in &sequences {
-        let started = Instant::now();
-        let feed = Feed { sequence, input: Input::Tokens(&tokens), want: want() };
-        runtime.step(&[feed], &mut answers).expect("the step runs");
-        prefill_seconds.push(started.elapsed().as_secs_f64());
-    }
-    let seconds = median(&mut prefill_seconds);
-    bench.say("pp", json!({ "arithmetic": arithmetic.name(), "n": prompt, "ms": round(seconds * 1e3), "tok_s": round(prompt as f64 / seconds) }));
-    for &lanes in lanes {
-        // So that each case finds the same positions, what it feeds is cut off again behind it.
-        let mut runs: Vec<f64> = (0..steps)
-            .map(|step| {
-                let token = [(step * 7 % model.vocab) as u32];
-                let feeds: Vec<Feed<'_>> = sequences[..lanes]
-                    .iter()
-                    .map(|&sequence| Feed { sequence, input: Input::Tokens(&token), want: want() })
-                    .collect();
-                let started = Instant::now();
-                runtime.step(&feeds, &mut answers).expect("the step runs");
-                started.elapsed().as_secs_f64()
-            })
-            .collect();
-        for &sequence in &sequences[..lanes] {
-            runtime.seq_truncate(sequence, prompt as u64).expect("a sequence can be cut");
-        }
-        let seconds = median(&mut runs);
-        bench.say(
-            "step",
-            json!({ "arithmetic": arithmetic.name(), "lanes": lanes, "positions": prompt, "ms": round(seconds * 1e3), "tok_s": round(lanes as f64 / seconds),
-                "of_bandwidth": round(weight_bytes as f64 / seconds / bench.bandwidth) }),
-        );
+        KvShape { layers, n_kv_heads, head_dim, page_size_tokens: PAGE, pages, element }
     }
 }
 
 fn backend_in(arithmetic: Arithmetic) -> CudaBackend {
     cuda_device::backend().with_arithmetic(arithmetic)
-}
-
-/// Random weights of a whole model, under the names that its family asks for; the embedding is the output layer too.
-fn tensors(model: &ModelConfig) -> HashMap<String, Tensor> {
-    let ModelConfig { layers, hidden, ffn_hidden, n_heads, n_kv_heads, head_dim, vocab, .. } = *model;
-    let mut all = HashMap::from([
-        ("token_embd.weight".to_owned(), weights(DType::BF16, vocab, hidden)),
-        ("output_norm.weight".to_owned(), floats(1, hidden)),
-    ]);
-    for layer in 0..layers {
-        let matrices = [
-            ("attn_q", n_heads * head_dim, hidden),
-            ("attn_k", n_kv_heads * head_dim, hidden),
-            ("attn_v", n_kv_heads * head_dim, hidden),
-            ("attn_output", hidden, n_heads * head_dim),
-            ("ffn_gate", ffn_hidden, hidden),
-            ("ffn_up", ffn_hidden, hidden),
-            ("ffn_down", hidden, ffn_hidden),
-        ];
-        for (name, rows, cols) in matrices {
-            all.insert(format!("blk.{layer}.{name}.weight"), weights(DType::BF16, rows, cols));
-        }
-        for name in ["attn_norm", "ffn_norm"] {
-            all.insert(format!("blk.{layer}.{name}.weight"), floats(1, hidden));
-        }
-    }
-    all
 }
 
 /// Bytes whose every 16-bit word is a small number of either sign: good scales wherever they lie, and any integers.
@@ -497,17 +270,22 @@ fn main() {
         println!("skipped: the CUDA backend on a device: {error}");
         return;
     }
-    let Some(_device) = cuda_device::test_device() else { return };
+    let Some(device) = cuda_device::test_device() else { return };
     let sizes = if is_bench { device_sizes() } else { simulated_sizes() };
     let mut bench = Bench { sizes, backend: cuda_device::backend(), bandwidth: 1.0 };
     bench.bandwidth();
+    bench.embeddings();
     bench.row_operations();
-    bench.moves();
+    bench.row_moves();
+    bench.pages();
     bench.picks();
+    bench.in_fast(Bench::rounded_rows);
     bench.products();
     bench.attention();
-    steps(&bench, Arithmetic::Exact);
-    steps(&bench, Arithmetic::Fast);
+    // The operations above, each by itself; what only a step launches is not measured yet.
+    kernels_run::all_were(&device);
+    steps::steps(&bench, Arithmetic::Exact);
+    steps::steps(&bench, Arithmetic::Fast);
     if !is_bench {
         println!("everything ran once, on {}; for figures: cargo bench", bench.backend.info().name);
     }

@@ -10,7 +10,9 @@ import pathlib
 import sys
 
 # What tells one measurement of a test from another one.
-SHAPE = ("type", "rows", "width", "outputs", "inputs", "kv", "lanes", "positions", "vocab", "pages", "how", "arithmetic")
+SHAPE = ("type", "rows", "width", "outputs", "inputs", "kv", "dims", "lanes", "positions", "vocab", "pages", "how", "encoding", "tokens", "arithmetic")
+# Dimensions of the heads that torch attends with.
+PEER_DIMS = 64
 QUANTISED = ("Q", "IQ")
 
 
@@ -33,6 +35,8 @@ def peer_of(line, torch):
     if test == "pick" and line["how"] != "draw":
         return None
     if test == "attention_prefill" and line["positions"] != line["rows"]:
+        return None
+    if line.get("dims", PEER_DIMS) != PEER_DIMS:
         return None
     keys = [key for key in ("rows", "outputs", "inputs", "lanes", "kv") if key in line]
     same = lambda other: other["test"] == test and all(other[key] == line[key] for key in keys if key in other)

@@ -34,6 +34,7 @@ void begin() {
     for (Injection& injection : driver.injections) injection = Injection{};
     driver.counts = Statistics{};
     driver.error_text.clear();
+    driver.kernels_run.clear();
 }
 
 struct Begin {
@@ -106,4 +107,13 @@ SIM_API void fake_statistics(Statistics* out) {
 SIM_API void fake_error_text(char* out, u64 bytes) {
     Lock lock(driver.mutex);
     if (bytes > 0) snprintf(out, bytes, "%s", driver.error_text.c_str());
+}
+
+// The names of the kernels that ran since the last reset, a line each, cut to `bytes` with their NUL; the bytes that all of them take.
+SIM_API u64 fake_kernels_run(char* out, u64 bytes) {
+    Lock lock(driver.mutex);
+    std::string names;
+    for (const std::string& name : driver.kernels_run) names += name + "\n";
+    if (bytes > 0) snprintf(out, bytes, "%s", names.c_str());
+    return names.size() + 1;
 }

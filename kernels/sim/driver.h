@@ -181,6 +181,7 @@ struct Driver {
     Injection injections[POINTS];
     Statistics counts; // the live ones are counted when they are asked for
     std::string error_text;
+    std::set<std::string> kernels_run; // their names
     Table<std::shared_ptr<Context>> contexts;
     Table<std::shared_ptr<Stream>> streams;
     Table<std::shared_ptr<Event>> events;

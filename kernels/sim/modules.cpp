@@ -70,6 +70,7 @@ struct Arguments {
 
 int run_kernel(const sim::Entry& entry, sim::Dim3 grid, Arguments& arguments, const Context& context) {
     driver.counts.launches++;
+    driver.kernels_run.insert(entry.name);
     if (int error = struck(POINT_RUN)) return error;
     std::string text;
     std::vector<void*> pointers = arguments.pointers();

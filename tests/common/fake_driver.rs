@@ -22,6 +22,7 @@ type Set = unsafe extern "C" fn(u32, u64) -> c_int;
 type Inject = unsafe extern "C" fn(u32, u64, c_int) -> c_int;
 type Count = unsafe extern "C" fn(*mut Statistics);
 type ErrorText = unsafe extern "C" fn(*mut c_char, u64);
+type KernelsRun = unsafe extern "C" fn(*mut c_char, u64) -> u64;
 
 /// The functions of controls.cpp.
 struct Functions {
@@ -30,6 +31,7 @@ struct Functions {
     inject: Inject,
     count: Count,
     error_text: ErrorText,
+    kernels_run: KernelsRun,
 }
 
 /// What can be set. The numbers are those of `Option` in kernels/sim/driver.h.
@@ -152,6 +154,17 @@ impl FakeDriver {
         statistics
     }
 
+    /// The names of the kernels that ran since the last reset, in their order.
+    pub(crate) fn kernels_run(&self) -> Vec<String> {
+        // SAFETY: a place of no bytes is not written.
+        let bytes = unsafe { (self.0.kernels_run)(std::ptr::null_mut(), 0) };
+        let mut text = vec![0_u8; bytes as usize];
+        // SAFETY: the place is as long as it says.
+        unsafe { (self.0.kernels_run)(text.as_mut_ptr().cast(), text.len() as u64) };
+        let text = CStr::from_bytes_until_nul(&text).expect("the text ends").to_string_lossy();
+        text.lines().map(str::to_owned).collect()
+    }
+
     /// The newest text of an error, or of a copy of bytes that nobody wrote; that of a kernel with its source line. Empty when there was none.
     pub(crate) fn error_text(&self) -> String {
         let mut text = [0_u8; 1024];
@@ -175,5 +188,6 @@ fn functions(library: &Library) -> Functions {
         inject: function!(c"fake_inject", Inject),
         count: function!(c"fake_statistics", Count),
         error_text: function!(c"fake_error_text", ErrorText),
+        kernels_run: function!(c"fake_kernels_run", KernelsRun),
     }
 }

@@ -15,9 +15,10 @@ fn cuda_nothing_runs_before_a_synchronisation() {
     device.add(&mut x, &y).expect("a launch");
     let other = device.context.new_stream().expect("a stream");
     other.synchronize().expect("the other stream ends");
-    assert_eq!(driver.statistics().launches, 0);
+    assert_eq!((driver.statistics().launches, driver.kernels_run().len()), (0, 0));
     device.stream.synchronize().expect("the stream ends");
     assert_eq!(driver.statistics().launches, 1);
+    assert_eq!(driver.kernels_run(), ["ictus_add"]);
     assert_eq!(device.read(&x), [11.0, 22.0]);
 }
 
