@@ -44,8 +44,8 @@ nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv
 nvcc=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)}
 if [ -n "$nvcc" ]; then export NVCC=$nvcc; fi
 
-# Those that a device can run; the others are about the simulator.
-tests=(cuda_families cuda_attention cuda_picks cuda_state cuda_engine cuda_fatbins cuda_wrappers)
+# Those that a device can run; the others are about the simulator. Real models are taken where scripts/fetch-models.sh has put them (target/models).
+tests=(cuda_families cuda_golden cuda_attention cuda_picks cuda_state cuda_engine cuda_fatbins cuda_wrappers)
 selected=()
 for test in "${tests[@]}"; do selected+=(--test "$test"); done
 
