@@ -94,7 +94,7 @@ struct Item {
     bool is_host_function = false; // runs without the lock
 };
 
-// What a captured stream was given, in the order of the calls; several streams are the branches of one capture. It is the graph too.
+// What a captured stream was given, in the order of the calls; several streams, of whichever devices, are the branches of one capture. It is the graph too.
 struct Capture {
     struct Node {
         u32 branch;
@@ -104,6 +104,7 @@ struct Capture {
     std::thread::id thread;
     std::weak_ptr<Stream> origin; // branch 0
     std::vector<std::weak_ptr<Stream>> branches;
+    std::vector<std::weak_ptr<Context>> contexts; // of the branches
     bool is_open = true, is_invalid = false;
     std::vector<Node> nodes;
 };
@@ -232,6 +233,8 @@ int submit(const std::shared_ptr<Stream>& stream, Item item, bool can_be_capture
 // Runs everything that a stream, or every stream of a context, was given.
 void drain(Stream& stream);
 void drain(Context& context);
+// Makes the capture of a stream void, and answers the error of a call that none allows.
+int invalidate(Capture& capture, const char* what);
 // The error when this thread may not make such a call because of a capture.
 int forbid(const char* what);
 u64 random_number();

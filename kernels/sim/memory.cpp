@@ -358,5 +358,10 @@ CUDA cuMemcpyPeerAsync(u64 to, void* to_context, u64 from, void* from_context, u
     Lock lock(driver.mutex);
     std::shared_ptr<Context>*target = driver.contexts.find(to_context), *source = driver.contexts.find(from_context);
     if (!target || !source) return refuse(INVALID_CONTEXT, "a copy between devices: no such context");
+    std::shared_ptr<Stream> order;
+    bool is_captured = stream_of(stream, order) == SUCCESS && order->capture;
+    // That a graph takes such a copy through the host is said nowhere, so it does not.
+    if (is_captured && *target != *source && !((*source)->peers >> (*target)->device & 1))
+        return invalidate(*order->capture, "a copy to a device that is out of reach");
     return copy_on_device(to, from, bytes, stream, (*target)->device, (*source)->device);
 }

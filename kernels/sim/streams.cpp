@@ -6,7 +6,8 @@
 //
 // # Capture
 // A capture is a list of what was submitted, with the stream of each. A stream that waits for an event of the capture becomes a branch of it. A replay
-// runs the branches as streams are run, so a missing wait shows there too. Of modes: in THREAD_LOCAL and GLOBAL the capturing thread, in GLOBAL
+// runs the branches as streams are run, so a missing wait shows there too. Branches may be of several devices; the graph is one piece of work of the stream
+// that it is launched in, and orders nothing in the others. Of modes: in THREAD_LOCAL and GLOBAL the capturing thread, in GLOBAL
 // any thread, may not synchronise, query, allocate pinned memory and so on.
 #include "driver.h"
 
@@ -93,11 +94,6 @@ int event_of(void* handle, std::shared_ptr<Event>& event) {
 
 // ---- capture ----
 
-int invalidate(Capture& capture, const char* what) {
-    capture.is_invalid = true;
-    return refuse(CAPTURE_UNSUPPORTED, "%s while a stream is captured", what);
-}
-
 void leave(Capture& capture) {
     capture.is_open = false;
     for (auto& weak : capture.branches) {
@@ -107,7 +103,7 @@ void leave(Capture& capture) {
 }
 
 // Runs the nodes of a graph, branch by branch as they wait for each other. Answers how many ran, by `work` if not null.
-u64 replay(const Capture& graph, const std::function<void(const Item&)>& work, bool is_random) {
+u64 replay(const Capture& graph, const std::function<void(u32, const Item&)>& work, bool is_random) {
     std::vector<std::deque<const Item*>> branches(graph.branches.size());
     for (const Capture::Node& node : graph.nodes) branches[node.branch].push_back(&node.item);
     std::set<const Moment*> done;
@@ -128,22 +124,33 @@ u64 replay(const Capture& graph, const std::function<void(const Item&)>& work, b
         const Item* item = branches[(u64)branch].front();
         branches[(u64)branch].pop_front();
         ran++;
-        work(*item);
+        work((u32)branch, *item);
         if (item->marks) done.insert(item->marks.get());
     }
     return ran;
 }
 
-int run_graph(const Capture& graph, Context& context) {
-    int error = SUCCESS;
-    auto work = [&](const Item& item) {
-        if (item.work && !error && context.error == SUCCESS) error = item.work();
+// An error of a node loses the context of its device, and is the graph's: so also that of the stream that it was launched in.
+int run_graph(const Capture& graph) {
+    int first = SUCCESS;
+    auto work = [&](u32 branch, const Item& item) {
+        if (!item.work || first) return;
+        std::shared_ptr<Context> context = graph.contexts[branch].lock();
+        int error = context ? context->error : INVALID_CONTEXT;
+        if (!error) error = item.work();
+        if (error && context) context->error = error;
+        first = error;
     };
     replay(graph, work, driver.options[OPTION_ORDER] == SEEDED);
-    return error;
+    return first;
 }
 
 } // namespace
+
+int invalidate(Capture& capture, const char* what) {
+    capture.is_invalid = true;
+    return refuse(CAPTURE_UNSUPPORTED, "%s while a stream is captured", what);
+}
 
 u64 random_number() {
     u64 z = driver.random += 0x9E3779B97F4A7C15ull;
@@ -310,6 +317,7 @@ CUDA cuStreamWaitEvent(void* stream_handle, void* event_handle, u32) {
         stream->capture = moment->capture;
         stream->branch = (u32)moment->capture->branches.size();
         moment->capture->branches.push_back(stream);
+        moment->capture->contexts.push_back(stream->context);
     }
     Item item;
     item.needs = moment;
@@ -419,6 +427,7 @@ CUDA cuStreamBeginCapture_v2(void* handle, int mode) {
     capture->thread = std::this_thread::get_id();
     capture->origin = stream;
     capture->branches.push_back(stream);
+    capture->contexts.push_back(stream->context);
     stream->capture = capture;
     stream->branch = 0;
     return SUCCESS;
@@ -445,7 +454,7 @@ CUDA cuStreamEndCapture(void* handle, void** out) {
     leave(*capture);
     if (int error = struck(POINT_CAPTURE)) return error;
     if (capture->is_invalid) return refuse(CAPTURE_INVALIDATED, "the capture was invalidated");
-    if (replay(*capture, [](const Item&) {}, false) < capture->nodes.size())
+    if (replay(*capture, [](u32, const Item&) {}, false) < capture->nodes.size())
         return refuse(CAPTURE_UNJOINED, "the capture has work of another stream, which nothing waits for");
     u64 graph = driver.handle();
     driver.graphs.entries[graph] = capture;
@@ -486,12 +495,16 @@ CUDA cuGraphLaunch(void* handle, void* stream_handle) {
     if (int error = stream_of(stream_handle, stream)) return error;
     std::shared_ptr<Capture> graph;
     if (int error = executable_of(handle, graph)) return error;
+    for (auto& weak : graph->contexts) {
+        std::shared_ptr<Context> context = weak.lock();
+        if (!context) return refuse(INVALID_CONTEXT, "a graph of a device whose context has ended");
+        if (context->error) return context->error;
+    }
     if (int error = struck(POINT_CAPTURE)) return error;
     Item item;
-    std::weak_ptr<Context> context = stream->context;
-    item.work = [graph, context] {
+    item.work = [graph] {
         driver.counts.graph_launches++;
-        return run_graph(*graph, *context.lock());
+        return run_graph(*graph);
     };
     return submit(stream, item, false);
 }

@@ -3,7 +3,7 @@
 use cudarc::driver::sys::{
     CUgraphInstantiate_flags as Flags, CUstreamCaptureMode as Mode, CUstreamCaptureStatus as Status,
 };
-use cudarc::driver::{CudaGraph, result};
+use cudarc::driver::{CudaGraph, CudaSlice, DevicePtr, DevicePtrMut, DriverError, result, sys};
 
 use crate::fake_driver::{Point, Setting};
 use crate::{Code, Device, calm_driver, code};
@@ -239,4 +239,120 @@ fn cuda_calls_of_a_graph_fail_when_they_are_told_to() {
     assert_eq!(device.read(&x), [11.0]);
     let statistics = driver.statistics();
     assert_eq!((statistics.launch_calls, statistics.launches, statistics.graph_launches), (3, 1, 1));
+}
+
+/// A copy to memory of another device, in the order of this one's stream.
+fn push(from: &Device, to: &Device, source: &CudaSlice<f32>, target: &mut CudaSlice<f32>) -> Result<(), DriverError> {
+    let bytes = source.len() * size_of::<f32>();
+    let ((source, _), (target, _)) = (source.device_ptr(&from.stream), target.device_ptr_mut(&to.stream));
+    let (there, here) = (to.context.cu_ctx(), from.context.cu_ctx());
+    // SAFETY: the driver checks what it is given.
+    unsafe { result::memcpy_peer_async(there, target, here, source, bytes, from.stream.cu_stream()) }
+}
+
+/// Two devices, which reach each other if they can.
+fn pair() -> (Device, Device) {
+    let (first, second) = (Device::new(0), Device::new(1));
+    for (from, to) in [(&first, &second), (&second, &first)] {
+        from.context.bind_to_thread().expect("the device");
+        // SAFETY: the driver checks what it is given.
+        let reached = unsafe { sys::cuCtxEnablePeerAccess(to.context.cu_ctx(), 0) }.result();
+        assert!(matches!(code(reached), Code::CUDA_SUCCESS | Code::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
+    }
+    (first, second)
+}
+
+/// A stream of another device that waits for an event of the capture is a part of it, with copies between the devices; it must be waited for, and what
+/// it does otherwise is in no order with the graph.
+#[test]
+fn cuda_capture_takes_in_streams_of_other_devices() {
+    let Some(driver) = calm_driver() else { return };
+    driver.set(Setting::Devices, 2);
+    let (first, second) = pair();
+    let (mut x, y) = (first.numbers(&[1.0]), first.numbers(&[10.0]));
+    let (mut z, mut there) = (second.numbers(&[2.0]), second.room(1));
+    let mut record = |is_joined: bool| {
+        first.begin();
+        first.add(&mut x, &y).expect("a launch");
+        push(&first, &second, &x, &mut there).expect("a copy");
+        second.stream.join(&first.stream).expect("a wait");
+        second.add(&mut z, &there).expect("a launch");
+        let status = second.stream.capture_status().expect("a status");
+        assert_eq!(status, Status::CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        if is_joined {
+            first.stream.join(&second.stream).expect("a wait");
+        }
+        let graph = first.end();
+        let status = second.stream.capture_status().expect("a status");
+        assert_eq!(status, Status::CU_STREAM_CAPTURE_STATUS_NONE);
+        graph
+    };
+    assert_eq!(record(false).err(), Some(Code::CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
+    let graph = record(true).expect("a graph");
+    assert_eq!((first.read(&x), second.read(&z)), (vec![1.0], vec![2.0]), "a capture runs nothing");
+    graph.launch().expect("a launch");
+    assert_eq!(second.read(&z), [2.0], "the other stream waits for nothing by itself");
+    second.stream.join(&first.stream).expect("a wait");
+    assert_eq!(second.read(&z), [13.0]);
+    graph.launch().expect("a launch");
+    assert_eq!(first.read(&x), [21.0]);
+    second.stream.join(&first.stream).expect("a wait");
+    assert_eq!(second.read(&z), [34.0]);
+}
+
+/// The wait of a stream of another device that is missing inside of a graph shows at its replay.
+#[test]
+fn cuda_graph_shows_a_forgotten_wait_between_devices() {
+    let Some(driver) = calm_driver() else { return };
+    driver.set(Setting::Devices, 2);
+    let (first, second) = pair();
+    let (mut z, mut there, x) = (first.numbers(&[2.0]), first.room(1), second.numbers(&[1.0]));
+    first.begin();
+    second.stream.join(&first.stream).expect("a wait");
+    push(&second, &first, &x, &mut there).expect("a copy");
+    first.add(&mut z, &there).expect("a launch"); // before it waits for the other stream
+    first.stream.join(&second.stream).expect("a wait");
+    let graph = first.end().expect("a graph");
+    graph.launch().expect("a launch");
+    assert_eq!(code(first.stream.synchronize()), Code::CUDA_ERROR_LAUNCH_FAILED);
+    assert!(driver.error_text().contains("uninitialised"), "{}", driver.error_text());
+}
+
+/// Nothing says that a graph takes a copy between devices through the host, so here none does.
+#[test]
+fn cuda_capture_takes_no_copy_between_devices_out_of_reach() {
+    let Some(driver) = calm_driver() else { return };
+    driver.set(Setting::Devices, 2);
+    driver.set(Setting::Peers, 0);
+    let (first, second) = pair();
+    let (x, mut there) = (first.numbers(&[1.0]), second.room(1));
+    first.begin();
+    let refused = code(push(&first, &second, &x, &mut there));
+    assert_eq!(refused, Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_eq!(first.end().err(), Some(Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    push(&first, &second, &x, &mut there).expect("a copy");
+    second.stream.join(&first.stream).expect("a wait");
+    assert_eq!(second.read(&there), [1.0], "outside of a capture it goes through the host");
+}
+
+/// A fault in the part of a graph that is another device's loses that one's context, and is the graph's.
+#[test]
+fn cuda_fault_of_another_device_is_the_graph_s() {
+    let Some(driver) = calm_driver() else { return };
+    driver.set(Setting::Devices, 2);
+    let (first, second) = pair();
+    let (mut x, y) = (first.numbers(&[1.0]), first.numbers(&[10.0]));
+    let (mut z, w) = (second.numbers(&[2.0]), second.numbers(&[3.0]));
+    first.begin();
+    first.add(&mut x, &y).expect("a launch");
+    second.stream.join(&first.stream).expect("a wait");
+    second.add(&mut z, &w).expect("a launch");
+    first.stream.join(&second.stream).expect("a wait");
+    let graph = first.end().expect("a graph");
+    driver.inject(Point::Run, 2, 700);
+    graph.launch().expect("a launch");
+    for device in [&first, &second] {
+        assert_eq!(code(device.stream.synchronize()), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    assert_eq!(code(graph.launch()), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
 }
