@@ -144,7 +144,8 @@ fn input_bytes(kind: Device, arithmetic: Arithmetic, rows: usize, inputs: usize)
 fn working_bytes(kind: Device, config: &ModelConfig, options: &PagedOptions, member: usize, members: usize) -> u64 {
     #[cfg(feature = "cuda")]
     if kind == Device::Cuda {
-        let widest = model::widest_input(config).max(config.vocab);
+        // As many embedded rows as there are devices go between them at once.
+        let widest = model::widest_input(config).max(config.vocab).max(config.hidden.saturating_mul(members));
         let (shape, walk) = (options.kv_shape(config), [options.resolved_pass_rows(), options.longest_table()]);
         return match members {
             1 => CudaBackend::working_bytes(&shape, walk),

@@ -138,7 +138,7 @@ impl CudaBackend {
             let rows = list.take(&requests[next..requests.len().min(next + at_once)], vocab);
             let listed = list.listed(self.list(list.words())?);
             let place = begun.place();
-            let came = self.launcher.pick_into(place, logits.values().from(next * vocab), &listed, vocab, scratch)?;
+            let came = self.launcher().pick_into(place, logits.values().from(next * vocab), &listed, vocab, scratch)?;
             let half = begun.next();
             half.vocab = vocab;
             let go = Go { first: half.rows(), rows, at: half.words(), words: came.len() };
@@ -206,7 +206,7 @@ impl CudaBackend {
         let list = self.list(&places.unwrap_or_default())?;
         let fed = begun.fed().first(rows.len());
         inside(fed.len() == rows.len(), "more rows than there is room for")?;
-        self.launcher.gather_rows(fed.cast(), begun.picks().cast(), list, 1)?;
+        self.launcher().gather_rows(fed.cast(), begun.picks().cast(), list, 1)?;
         Ok(fed)
     }
 }

@@ -125,14 +125,14 @@ impl Driver {
     ///
     /// # Safety
     /// - The target is live memory of `other`, which nothing that `other` has to do reads or writes before it joins such an event.
-    pub(super) unsafe fn push(&self, other: &Self, to: At<f32>, from: At<f32>) -> Result<(), BackendError> {
+    pub(super) unsafe fn push(&self, other: &Self, to: At<u8>, from: At<u8>) -> Result<(), BackendError> {
         if from.is_empty() {
             return Ok(());
         }
         check(from.len <= to.len, "copying between devices")?;
         let _entered = self.enter()?;
         let (target, source) = (other.context.cu_ctx(), self.context.cu_ctx());
-        let (bytes, stream) = (from.len * size_of::<f32>(), self.stream.cu_stream());
+        let (bytes, stream) = (from.len, self.stream.cu_stream());
         // SAFETY: both places have so many bytes, by the check; the rest as the caller promises.
         let copied = unsafe { result::memcpy_peer_async(target, to.address, source, from.address, bytes, stream) };
         copied.map_err(|error| failed("copying between devices", error))

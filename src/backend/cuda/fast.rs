@@ -193,7 +193,7 @@ impl CudaBackend {
         let bias = bias.map(|bias| bias.0.at());
         let form = Form::of(weight.dtype, weight.cols).filter(|_| self.arithmetic == Arithmetic::Fast);
         let Some(form) = form else {
-            return self.launcher.linear(out.values(), x.values(), weight.weights(), bias, x.rows);
+            return self.launcher().linear(out.values(), x.values(), weight.weights(), bias, x.rows);
         };
         if self.rounded.borrow().bytes() < rounded_bytes(x.rows, weight.cols) {
             // An operation by itself, not a step's.
@@ -203,9 +203,9 @@ impl CudaBackend {
         }
         let place = self.rounded.borrow().at();
         if *left != Some(form) {
-            self.launcher.round(place, x.values(), form, x.rows, weight.cols)?;
+            self.launcher().round(place, x.values(), form, x.rows, weight.cols)?;
             *left = Some(form);
         }
-        self.launcher.linear_rounded(out.values(), place, form, weight.weights(), bias, x.rows)
+        self.launcher().linear_rounded(out.values(), place, form, weight.weights(), bias, x.rows)
     }
 }

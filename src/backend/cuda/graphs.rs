@@ -1,4 +1,4 @@
-//! Programs that come again, as graphs: a step of hundreds of launches becomes one.
+//! Programs that come again, as graphs: a step of hundreds of launches, on however many devices, becomes one.
 //!
 //! ```text
 //! program --seen never--> launched, remembered --seen once--> captured, launched as a graph --has a graph--> launched as a graph
@@ -15,18 +15,18 @@
 //! [`MOST_PROGRAMS`] are remembered; the one not used for longest goes first. How much memory the driver takes for a graph, it does not say.
 
 use super::driver::Graph;
-use super::launch::Launcher;
-use super::program::Op;
+use super::players::Players;
+use super::program::Step;
 use crate::backend::{Again, BackendError, GraphCounts};
 
 /// Programs that are remembered.
 pub(super) const MOST_PROGRAMS: usize = 32;
 /// Shorter programs are launched as they are.
-const LEAST_OPS: usize = 4;
+const LEAST_STEPS: usize = 4;
 
 /// A program that was seen.
 struct Known {
-    ops: Vec<Op>,
+    steps: Vec<Step>,
     graph: Option<Graph>,
     /// It could not be captured, or its graph not be launched.
     is_refused: bool,
@@ -74,20 +74,23 @@ impl Graphs {
     ///
     /// # Safety
     /// - The memory that it names is live.
-    pub(super) unsafe fn run(&mut self, launcher: &Launcher, ops: &[Op]) -> Result<(), BackendError> {
-        if ops.len() < LEAST_OPS || !self.are_of_use() {
+    pub(super) unsafe fn run(&mut self, players: &Players, steps: &[Step]) -> Result<(), BackendError> {
+        if steps.len() < LEAST_STEPS || !self.are_of_use() {
             // SAFETY: as the caller promises.
-            return unsafe { launcher.play(ops) };
+            return unsafe { players.play(steps) };
         }
-        let is_known = self.take_up(ops);
+        let is_known = self.take_up(steps);
         let may_capture = self.may_capture();
         if let Some(known) = self.known.last_mut().filter(|known| is_known && !known.is_refused) {
             let had_graph = known.graph.is_some();
             if !had_graph && may_capture {
-                // SAFETY: as the caller promises. What is captured runs when the graph does.
-                known.graph = launcher.driver.capture(|| unsafe { launcher.play(ops) }).ok();
+                // SAFETY: as the caller promises; a graph is launched only in the place of this program.
+                known.graph = unsafe { players.capture(steps) }.ok();
             }
-            let is_launched = known.graph.as_ref().is_some_and(|graph| launcher.driver.replay(graph).is_ok());
+            let is_launched = match &known.graph {
+                Some(graph) => players.replay(graph)?,
+                None => false,
+            };
             if is_launched {
                 self.counts.hits += u32::from(had_graph);
                 self.counts.misses += u32::from(!had_graph);
@@ -98,7 +101,7 @@ impl Graphs {
         }
         self.counts.misses += u32::from(may_capture);
         // SAFETY: as the caller promises.
-        unsafe { launcher.play(ops) }
+        unsafe { players.play(steps) }
     }
 
     fn may_capture(&self) -> bool {
@@ -106,8 +109,8 @@ impl Graphs {
     }
 
     /// Makes the program the last of those that are known, when it is one of them or may become one. Whether it was.
-    fn take_up(&mut self, ops: &[Op]) -> bool {
-        let found = self.known.iter().position(|known| known.ops == ops);
+    fn take_up(&mut self, steps: &[Step]) -> bool {
+        let found = self.known.iter().position(|known| known.steps == steps);
         if let Some(at) = found {
             let known = self.known.remove(at);
             self.known.push(known);
@@ -116,7 +119,7 @@ impl Graphs {
                 // A graph that goes is waited for.
                 self.known.remove(0);
             }
-            self.known.push(Known { ops: ops.to_vec(), graph: None, is_refused: false });
+            self.known.push(Known { steps: steps.to_vec(), graph: None, is_refused: false });
         }
         found.is_some()
     }

@@ -32,6 +32,7 @@ use self::parts::{part_of, shape_of, whether, wrong};
 use super::driver::At;
 use super::errors::FirstError;
 use super::peers::{Exchange, HALF_BYTES};
+use super::players::Players;
 use super::{Buffer, CudaBackend, DeviceInfo, KernelForms, probe};
 use crate::backend::{Arithmetic, BackendError, KvShape, Spread};
 use crate::tensor::Tensor;
@@ -39,6 +40,7 @@ use crate::tensor::Tensor;
 /// Runs operations on several CUDA devices.
 pub struct CudaGroup {
     members: Vec<CudaBackend>,
+    players: Arc<Players>,
     exchange: RefCell<Exchange>,
     /// Rows of the host.
     host: RefCell<Vec<f32>>,
@@ -61,16 +63,15 @@ impl CudaGroup {
             return Err(BackendError::NoDevice { reason: "no device is named".to_owned() });
         }
         probe::devices(indices)?;
-        let errors = Arc::default();
-        let member = |&index: &u32| CudaBackend::with_errors(index, &errors);
-        let members = indices.iter().map(member).collect::<Result<Vec<_>, _>>()?;
+        let members = CudaBackend::together(indices)?;
         for (at, member) in members.iter().enumerate() {
             let others = members.iter().enumerate().filter(|(other, _)| *other != at);
             others.into_iter().try_for_each(|(_, other)| member.driver().reach(other.driver()))?;
         }
-        let exchange = RefCell::new(Exchange::new(&members, HALF_BYTES)?);
+        let exchange = RefCell::new(Exchange::new(&members[0].players, HALF_BYTES)?);
+        let (players, errors) = (members[0].players.clone(), members[0].errors.clone());
         let (host, tokens) = Default::default();
-        Ok(Self { members, exchange, host, tokens, errors })
+        Ok(Self { members, players, exchange, host, tokens, errors })
     }
 
     /// The same backend with this arithmetic on all devices; a new one is exact.
@@ -110,6 +111,11 @@ impl CudaGroup {
         self.members.len()
     }
 
+    /// Sections begin and end with the same half of the staging.
+    fn even_out(&self) {
+        self.errors.run(|| self.exchange.borrow_mut().even_out());
+    }
+
     fn lead(&self) -> &CudaBackend {
         &self.members[0]
     }
@@ -121,7 +127,7 @@ impl CudaGroup {
             whether(x.has_parts.get(), "rows that nobody has written")?;
             let at = |buffers: &[Buffer]| buffers.iter().map(Buffer::values).collect::<SmallVec<[At<f32>; 8]>>();
             let cut = x.cut(self.count())?;
-            self.exchange.borrow_mut().collect(&self.members, cut, x.rows, &at(&x.parts), &at(wholes))?;
+            self.exchange.borrow_mut().collect(cut, x.rows, &at(&x.parts), &at(wholes))?;
             x.has_wholes.set(count);
         }
         Ok(wholes)
@@ -151,9 +157,7 @@ impl CudaGroup {
 impl Drop for CudaGroup {
     /// What devices push into others' memory is done before that is freed.
     fn drop(&mut self) {
-        for member in &self.members {
-            // One that has failed pushes nothing any more.
-            let _ = member.driver().finish();
-        }
+        // One that has failed pushes nothing any more.
+        let _ = self.players.finish();
     }
 }

@@ -4,12 +4,13 @@
 //! Each function answers an error instead of launching where an array is too short, and where the kernel's text declares other parameters.
 //! What it does not check is inside of arrays: tokens below the vocabulary, rows below the number of rows, pages below the pool's.
 
-use core::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use super::driver::{At, Driver, failed};
 use super::kernels::{KernelForms, Kernels, Kind};
-use super::program::{Launch, Op, Program};
+use super::players::lock;
+use super::program::{Launch, Op, Program, Step};
 use super::split::Counts;
 use crate::backend::{BackendError, Gate, KvShape, KvType};
 use crate::checkpoint::RopePairing;
@@ -172,14 +173,15 @@ impl PoolLayers {
 /// Launches kernels on a device.
 pub(super) struct Launcher {
     pub(super) driver: Driver,
-    kernels: RefCell<Kernels>,
-    /// Where launches go while a section is noted.
-    pub(super) program: Program,
+    kernels: Mutex<Kernels>,
+    /// Where launches go while a section is noted, and whose they are there.
+    pub(super) program: Arc<Program>,
+    pub(super) member: usize,
 }
 
 impl Launcher {
-    pub(super) fn new(driver: Driver) -> Self {
-        Self { driver, kernels: RefCell::default(), program: Program::default() }
+    pub(super) fn new(driver: Driver, program: Arc<Program>, member: usize) -> Self {
+        Self { driver, kernels: Mutex::default(), program, member }
     }
 
     /// Launches a kernel whose text declares these parameters, or notes it for later.
@@ -194,7 +196,7 @@ impl Launcher {
     ) -> Result<(), BackendError> {
         let wrong = |what: &str| BackendError::Device { reason: format!("{name}: {what}") };
         let is_declared = {
-            let mut kernels = self.kernels.borrow_mut();
+            let mut kernels = lock(&self.kernels);
             let declared = &kernels.get(&self.driver, name)?.parameters;
             parameters.iter().map(|parameter| parameter.kind).eq(declared.iter().copied())
         };
@@ -207,7 +209,7 @@ impl Launcher {
         // At most 2^31 - 1 each.
         let grid = grid.map(|blocks| blocks as u32);
         let launch = Launch::new(name, grid, parameters).ok_or_else(|| wrong("too many parameters"))?;
-        if self.program.note(Op::Launch(launch)) {
+        if self.program.note(Step { member: self.member, op: Op::Launch(launch) }) {
             return Ok(());
         }
         // SAFETY: it was checked above; the rest as the caller promises.
@@ -219,7 +221,7 @@ impl Launcher {
     /// # Safety
     /// - The launch passed the checks of [`Launcher::launch`], and what is promised there is so now.
     pub(super) unsafe fn start(&self, launch: &Launch) -> Result<(), BackendError> {
-        let mut kernels = self.kernels.borrow_mut();
+        let mut kernels = lock(&self.kernels);
         let kernel = kernels.get(&self.driver, launch.name)?;
         let launched = launch.with_pointers(|pointers| {
             // SAFETY: number, order and sizes of the parameters are those of the text that the driver compiled, or that the machine code which it
@@ -234,22 +236,22 @@ impl Launcher {
     /// # Safety
     /// - A fatbin whose kernels the driver finds was made of the text of that file: launches are checked against its declarations.
     pub(super) unsafe fn bring(&self, fatbins: HashMap<String, Vec<u8>>) {
-        self.kernels.borrow_mut().bring(fatbins);
+        lock(&self.kernels).bring(fatbins);
     }
 
     /// In which form the driver has taken the kernels so far.
     pub(super) fn forms(&self) -> KernelForms {
-        self.kernels.borrow().forms().clone()
+        lock(&self.kernels).forms().clone()
     }
 
     /// Has the file of this kernel compiled.
     pub(super) fn compile(&self, name: &'static str) -> Result<(), BackendError> {
-        self.kernels.borrow_mut().get(&self.driver, name).map(|_| ())
+        lock(&self.kernels).get(&self.driver, name).map(|_| ())
     }
 
     /// Has the kernels that take weights of this type compiled.
     pub(super) fn prepare_type(&self, dtype: DType) -> Result<(), BackendError> {
-        let mut kernels = self.kernels.borrow_mut();
+        let mut kernels = lock(&self.kernels);
         kernels.get(&self.driver, by_type!(dtype, "ictus_linear_", "_m1"))?;
         kernels.get(&self.driver, by_type!(dtype, "ictus_embed_", "")).map(|_| ())
     }
@@ -277,7 +279,7 @@ impl Launcher {
 
     /// Has the files of these kernels compiled.
     pub(super) fn prepare_kernels(&self, names: &[&'static str]) -> Result<(), BackendError> {
-        let mut kernels = self.kernels.borrow_mut();
+        let mut kernels = lock(&self.kernels);
         names.iter().try_for_each(|name| kernels.get(&self.driver, name).map(|_| ()))
     }
 

@@ -7,7 +7,8 @@
 //! launch    one checked function per kernel;  attend  those of attention;  pick  those that pick tokens, as  requests  say;  tokens  state that moves
 //! begun     picks that nobody waits for yet, and that feed the next step
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
-//! section   parts of steps: noted (program), brought over in one copy (arena), launched, as a graph where they come again (graphs)
+//! section   parts of steps: noted (program), brought over in one copy (arena), launched, as a graph where they come again (graphs), on all devices of
+//!           a backend together (players)
 //! driver    memory, copies, launches: the driver's library;  current  the caller's context, left as it was;  errors  the first one, which stays
 //! group     several devices as one backend;  peers  what they tell each other
 //! ```
@@ -42,6 +43,7 @@ mod launch;
 mod operations;
 mod peers;
 mod pick;
+mod players;
 mod probe;
 mod program;
 mod requests;
@@ -60,13 +62,13 @@ use core::ops::Range;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use self::arena::{Arena, arena_bytes};
+use self::arena::arena_bytes;
 use self::attend::slots_bytes;
 use self::begun::BegunPicks;
 use self::driver::{At, Driver, Memory, Pinned};
 use self::errors::FirstError;
-use self::graphs::Graphs;
 use self::launch::{Launcher, PoolLayers, SEGMENT, SpanList, Weights};
+use self::players::{Player, Players};
 use self::requests::Requests;
 use self::spans::SpanLists;
 use self::staging::{HALF_BYTES, Staging};
@@ -91,9 +93,9 @@ const ALIGNMENT_BYTES: u64 = 256;
 /// Runs operations on a CUDA device.
 pub struct CudaBackend {
     info: DeviceInfo,
-    /// Programs that were seen, and their graphs. They go before the kernels that they name, which the launcher has.
-    graphs: RefCell<Graphs>,
-    launcher: Launcher,
+    /// The devices of the backend, or of the group that it is part of, and which one is its own.
+    players: Arc<Players>,
+    member: usize,
     staging: RefCell<Staging>,
     /// The lists of a walk.
     lists: RefCell<SpanLists>,
@@ -113,9 +115,6 @@ pub struct CudaBackend {
     begun: RefCell<BegunPicks>,
     /// What an operation works in: states of segments, rows on their way, tokens on theirs.
     scratch: RefCell<Memory>,
-    /// What a section brings to the device.
-    arena: RefCell<Arena>,
-    in_section: Cell<bool>,
     arithmetic: Arithmetic,
     /// Elements of the widest input of a product; 0 is not known yet.
     widest_input: Cell<usize>,
@@ -184,33 +183,44 @@ impl CudaBackend {
     /// # Errors
     /// `NoDevice` with the reason, `OutOfMemory`, `Device`. Nothing is kept.
     pub fn new(index: u32) -> Result<Self, BackendError> {
-        Self::with_errors(index, &Arc::default())
+        Self::together(&[index])?.pop().ok_or_else(|| BackendError::Device { reason: "a device got lost".to_owned() })
     }
 
-    /// As [`CudaBackend::new`], one of several whose first error is that of all.
-    fn with_errors(index: u32, errors: &Arc<FirstError>) -> Result<Self, BackendError> {
-        let info = probe::device(index)?;
-        let driver = Driver::open(index)?;
+    /// A backend on each of these devices, which note one program, and whose first error is that of all.
+    fn together(indices: &[u32]) -> Result<Vec<Self>, BackendError> {
+        let open = |&index: &u32| Ok((probe::device(index)?, Driver::open(index)?));
+        let (infos, drivers): (Vec<_>, Vec<_>) =
+            indices.iter().map(open).collect::<Result<Vec<_>, BackendError>>()?.into_iter().unzip();
+        let (players, errors) = (Arc::new(Players::new(drivers)?), Arc::default());
+        let member = |(member, info)| Self::member_of(&players, member, info, &errors);
+        infos.into_iter().enumerate().map(member).collect()
+    }
+
+    fn member_of(
+        players: &Arc<Players>,
+        member: usize,
+        info: DeviceInfo,
+        errors: &Arc<FirstError>,
+    ) -> Result<Self, BackendError> {
+        let driver = &players.player(member).launcher.driver;
         Ok(Self {
-            staging: RefCell::new(Staging::new(&driver, HALF_BYTES)?),
-            lists: RefCell::new(SpanLists::new(&driver, TABLE_WORDS)?),
-            loose: RefCell::new(SpanLists::new(&driver, TABLE_WORDS)?),
+            staging: RefCell::new(Staging::new(driver, HALF_BYTES)?),
+            lists: RefCell::new(SpanLists::new(driver, TABLE_WORDS)?),
+            loose: RefCell::new(SpanLists::new(driver, TABLE_WORDS)?),
             page_size_tokens: Cell::new(1),
             head_dim: Cell::new(0),
             back: RefCell::new(driver.pinned(READ_BYTES)?),
             host: RefCell::default(),
             requests: RefCell::default(),
             words: RefCell::default(),
-            begun: RefCell::new(BegunPicks::new(&driver, 0)?),
+            begun: RefCell::new(BegunPicks::new(driver, 0)?),
             scratch: RefCell::new(driver.memory(0)?),
-            graphs: RefCell::default(),
-            arena: RefCell::new(Arena::new(&driver, arena_bytes(0, 0))?),
-            in_section: Cell::new(false),
             arithmetic: Arithmetic::Exact,
             widest_input: Cell::new(0),
             rounded: RefCell::new(driver.memory(0)?),
             errors: errors.clone(),
-            launcher: Launcher::new(driver),
+            players: players.clone(),
+            member,
             info,
         })
     }
@@ -222,7 +232,7 @@ impl CudaBackend {
 
     /// In which form the driver has taken the kernels that were needed so far: those of a weight type with the first matrix, the others with the pool.
     pub fn kernels(&self) -> KernelForms {
-        self.launcher.forms()
+        self.launcher().forms()
     }
 
     /// The same backend, which takes kernels from these fatbins, by the names of the files in `kernels/ptx`, in place of those that the build has. One that
@@ -232,7 +242,7 @@ impl CudaBackend {
     /// - A fatbin whose kernels the driver finds was made of the text of that file, as it is in this version.
     pub unsafe fn with_machine_code(self, fatbins: HashMap<String, Vec<u8>>) -> Self {
         // SAFETY: as the caller promises.
-        unsafe { self.launcher.bring(fatbins) };
+        unsafe { self.launcher().bring(fatbins) };
         self
     }
 
@@ -259,16 +269,24 @@ impl CudaBackend {
 
     /// Makes ready what products with a matrix of this tensor need beside it.
     fn make_ready_for(&self, tensor: &Tensor) -> Result<(), BackendError> {
-        self.launcher.prepare_type(tensor.dtype)?;
+        self.launcher().prepare_type(tensor.dtype)?;
         if self.arithmetic == Arithmetic::Fast {
-            self.launcher.prepare_fast(tensor.dtype, tensor.cols)?;
+            self.launcher().prepare_fast(tensor.dtype, tensor.cols)?;
             self.widest_input.set(self.widest_input.get().max(tensor.cols));
         }
         Ok(())
     }
 
+    fn player(&self) -> &Player {
+        self.players.player(self.member)
+    }
+
+    fn launcher(&self) -> &Launcher {
+        &self.player().launcher
+    }
+
     fn driver(&self) -> &Driver {
-        &self.launcher.driver
+        &self.launcher().driver
     }
 
     /// Numbers of rows as a list, each below `bound`.

@@ -7,6 +7,7 @@ use super::arena::arena_bytes;
 use super::attend::Attend;
 use super::driver::At;
 use super::launch::MOST_DIMS;
+use super::players::lock;
 use super::{
     Buffer, CudaBackend, Matrix, Pages, TABLE_WORDS, Vector, angles_of, check_tensor, inside, scratch_bytes, spans,
 };
@@ -71,8 +72,8 @@ impl Backend for CudaBackend {
             return Err(BackendError::UnsupportedTensor { operation: "attention" });
         }
         self.errors.sound()?;
-        self.launcher.prepare()?;
-        self.launcher.prepare_attention(self.arithmetic(), shape)?;
+        self.launcher().prepare()?;
+        self.launcher().prepare_attention(self.arithmetic(), shape)?;
         let bytes = shape.page_bytes().and_then(|page| page.checked_mul(shape.pages as u64));
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
         let bytes = bytes.ok_or(BackendError::OutOfMemory { bytes: u64::MAX })?;
@@ -116,7 +117,7 @@ impl Backend for CudaBackend {
         }
         self.errors.run(|| {
             inside(tokens.iter().all(|&token| (token as usize) < table.rows), "a token past the vocabulary")?;
-            self.launcher.embed(out.values(), table.weights(), self.list(tokens)?, scale)
+            self.launcher().embed(out.values(), table.weights(), self.list(tokens)?, scale)
         });
     }
 
@@ -124,27 +125,27 @@ impl Backend for CudaBackend {
         if !rows.is_empty() {
             self.errors.run(|| {
                 let tokens = self.begun_tokens(rows, table.rows)?;
-                self.launcher.embed(out.values(), table.weights(), tokens, scale)
+                self.launcher().embed(out.values(), table.weights(), tokens, scale)
             });
         }
     }
 
     fn rms_norm(&self, x: &Buffer, weight: &Vector, epsilon: f32, out: &mut Buffer) {
         if x.rows > 0 {
-            self.errors.run(|| self.launcher.rms_norm(out.values(), x.values(), weight.0.at(), epsilon));
+            self.errors.run(|| self.launcher().rms_norm(out.values(), x.values(), weight.0.at(), epsilon));
         }
     }
 
     fn add_rms_norm(&self, x: &mut Buffer, delta: &Buffer, weight: &Vector, epsilon: f32, out: &mut Buffer) {
         if x.rows > 0 {
             let (out, x, delta) = (out.values(), x.values(), delta.values());
-            self.errors.run(|| self.launcher.add_rms_norm(out, x, delta, weight.0.at(), epsilon));
+            self.errors.run(|| self.launcher().add_rms_norm(out, x, delta, weight.0.at(), epsilon));
         }
     }
 
     fn rms_norm_in_place(&self, x: &mut Buffer, weight: &Vector, epsilon: f32) {
         if x.rows > 0 {
-            self.errors.run(|| self.launcher.rms_norm(x.values(), x.values(), weight.0.at(), epsilon));
+            self.errors.run(|| self.launcher().rms_norm(x.values(), x.values(), weight.0.at(), epsilon));
         }
     }
 
@@ -180,7 +181,7 @@ impl Backend for CudaBackend {
     fn rope(&self, x: &mut Buffer, head_dim: usize, pairing: RopePairing, angles: &Buffer) {
         if x.rows > 0 {
             let sizes = [x.rows, x.width / head_dim, head_dim, angles.width / 2];
-            self.errors.run(|| self.launcher.rope(x.values(), angles.values(), sizes, pairing));
+            self.errors.run(|| self.launcher().rope(x.values(), angles.values(), sizes, pairing));
         }
     }
 
@@ -203,7 +204,7 @@ impl Backend for CudaBackend {
     }
 
     fn take_graph_counts(&self) -> GraphCounts {
-        self.graphs.borrow_mut().take_counts()
+        lock(&self.players.graphs).take_counts()
     }
 
     fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
@@ -225,7 +226,7 @@ impl Backend for CudaBackend {
             return;
         }
         let pool = pages.layers_from(layer);
-        self.errors.run(|| self.launcher.kv_write(pool, keys.values(), values.values(), self.spans(spans)?));
+        self.errors.run(|| self.launcher().kv_write(pool, keys.values(), values.values(), self.spans(spans)?));
     }
 
     fn attention(
@@ -244,19 +245,19 @@ impl Backend for CudaBackend {
         self.errors.run(|| {
             let arithmetic = self.arithmetic();
             let attend = Attend { arithmetic, out, queries, pool, shape, list: self.spans(spans)? };
-            self.launcher.attention(attend, self.scratch.borrow().at())
+            self.launcher().attention(attend, self.scratch.borrow().at())
         });
     }
 
     fn gate(&self, gate: &mut Buffer, up: &Buffer, act: Gate) {
         if gate.rows > 0 {
-            self.errors.run(|| self.launcher.gate(gate.values(), up.values(), act));
+            self.errors.run(|| self.launcher().gate(gate.values(), up.values(), act));
         }
     }
 
     fn add(&self, x: &mut Buffer, y: &Buffer) {
         if x.rows > 0 {
-            self.errors.run(|| self.launcher.add(x.values(), y.values()));
+            self.errors.run(|| self.launcher().add(x.values(), y.values()));
         }
     }
 
@@ -264,7 +265,7 @@ impl Backend for CudaBackend {
         if !rows.is_empty() {
             self.errors.run(|| {
                 let list = self.row_list(rows, x.rows)?;
-                self.launcher.gather_rows(out.values(), x.values(), list, x.width)
+                self.launcher().gather_rows(out.values(), x.values(), list, x.width)
             });
         }
     }
@@ -283,9 +284,9 @@ impl Backend for CudaBackend {
             inside(at_once > 0, "a row is larger than the scratch")?;
             for (piece, rows) in rows.chunks(at_once).enumerate() {
                 let list = self.row_list(rows, bound)?;
-                self.launcher.gather_rows(scratch, values, list, width)?;
+                self.launcher().gather_rows(scratch, values, list, width)?;
                 let to = values.from(piece * at_once * width).cast();
-                self.launcher.copy(to, scratch.cast(), rows.len() * width * size_of::<f32>())?;
+                self.launcher().copy(to, scratch.cast(), rows.len() * width * size_of::<f32>())?;
             }
             Ok(())
         });
@@ -295,7 +296,7 @@ impl Backend for CudaBackend {
         if !rows.is_empty() {
             self.errors.run(|| {
                 let list = self.row_list(rows, x.rows)?;
-                self.launcher.add_rows(x.values(), y.values(), list, x.width)
+                self.launcher().add_rows(x.values(), y.values(), list, x.width)
             });
         }
     }
@@ -369,7 +370,7 @@ impl Backend for CudaBackend {
             let exist = |&(from, to): &(u32, u32)| (from as usize) < last && (to as usize) < last;
             inside(copies.iter().all(exist), "a page past the pool")?;
             let pairs: Vec<u32> = copies.iter().flat_map(|&(from, to)| [from, to]).collect();
-            self.with_list_in_front(&pairs, |list| self.launcher.copy_pages(pages.layers_from(0), list))
+            self.with_list_in_front(&pairs, |list| self.launcher().copy_pages(pages.layers_from(0), list))
         });
     }
 

@@ -10,15 +10,19 @@
 //! - Every device notes an event in every round and joins those of all others, whether it has pushed anything or not. So when a device pushes in
 //!   round `k + 2`, it has joined what each other one noted in round `k + 1`, which lies behind that one's reading of round `k`: the half is free.
 //! - A part is pushed by its own device's stream, so that device may overwrite it at once.
+//! - What a round pushes, and where, depends on sizes alone; and sections begin and end with half 0. So a step that comes again is the same program.
 //!
 //! # Limits
-//! A half holds at least one row; longer ones go in several rounds.
+//! A half holds at least one row, and one of the embedding for each device; more go in several rounds.
+
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::CudaBackend;
-use super::driver::{At, Event, Memory};
+use super::driver::{At, Memory};
 use super::launch::{Launcher, MOST_ROWS, Parameter, Weights, check, parameters, word};
+use super::players::{Player, Players};
 use crate::backend::{BackendError, Spread};
 
 /// Bytes of a half, at least.
@@ -53,40 +57,34 @@ impl Cut {
     }
 }
 
-/// What a device is pushed into, and how the others know that it has pushed.
-struct Side {
-    halves: [Memory; 2],
-    pushed: Event,
-}
-
 /// The staging of all devices.
 pub(super) struct Exchange {
-    sides: Vec<Side>,
+    players: Arc<Players>,
+    /// What each device is pushed into.
+    sides: Vec<[Memory; 2]>,
     half_bytes: usize,
     /// Whether the next round takes half 1.
     is_second: bool,
-    /// Tokens that a device has, and where each token's row lies, in a round of an embedding.
+    /// Which row of its part of a table a device embeds for each token, and where each token's row then lies.
     ids: Vec<u32>,
     rows: Vec<u32>,
 }
 
 impl Exchange {
-    pub(super) fn new(members: &[CudaBackend], half_bytes: usize) -> Result<Self, BackendError> {
-        let side = |member: &CudaBackend| {
-            let driver = member.driver();
-            let halves = [driver.memory(half_bytes)?, driver.memory(half_bytes)?];
-            Ok(Side { halves, pushed: driver.event()? })
-        };
+    pub(super) fn new(players: &Arc<Players>, half_bytes: usize) -> Result<Self, BackendError> {
+        let half = |player: &Player| player.launcher.driver.memory(half_bytes);
+        let side = |player: &Player| Ok([half(player)?, half(player)?]);
+        let sides = players.all().map(side).collect::<Result<_, BackendError>>()?;
         let (is_second, ids, rows) = Default::default();
-        Ok(Self { sides: members.iter().map(side).collect::<Result<_, _>>()?, half_bytes, is_second, ids, rows })
+        Ok(Self { players: players.clone(), sides, half_bytes, is_second, ids, rows })
     }
 
-    /// Makes a half hold so many bytes.
-    pub(super) fn reserve(&mut self, members: &[CudaBackend], bytes: usize) -> Result<(), BackendError> {
+    /// Makes a half hold so many bytes; not in a section.
+    pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), BackendError> {
         if bytes > self.half_bytes {
             // Nobody pushes into what is freed.
-            members.iter().try_for_each(|member| member.driver().finish())?;
-            *self = Self::new(members, bytes)?;
+            self.players.finish()?;
+            *self = Self::new(&self.players, bytes)?;
         }
         Ok(())
     }
@@ -100,43 +98,45 @@ impl Exchange {
         Ok(rows)
     }
 
+    fn count(&self) -> usize {
+        self.sides.len()
+    }
+
     /// The halves of a new round, by device.
     fn take(&mut self) -> Places {
         let half = usize::from(self.is_second);
         self.is_second = !self.is_second;
-        self.sides.iter().map(|side| side.halves[half].at()).collect()
+        self.sides.iter().map(|halves| halves[half].at()).collect()
+    }
+
+    /// Has the next round take half 0, by a round in which nobody pushes anything where it would take the other one: sections begin and end so, or the same
+    /// step would be another program each time.
+    pub(super) fn even_out(&mut self) -> Result<(), BackendError> {
+        if core::mem::take(&mut self.is_second) {
+            (0..self.count()).try_for_each(|member| self.players.note(member))?;
+            self.join()?;
+        }
+        Ok(())
     }
 
     /// Copies rows of `from` to the same place of other devices' halves, and notes that it was done.
-    fn push(
-        &self,
-        members: &[CudaBackend],
-        source: usize,
-        from: At<f32>,
-        targets: &[At<f32>],
-    ) -> Result<(), BackendError> {
-        let driver = members[source].driver();
+    fn push(&self, source: usize, from: At<f32>, targets: &[At<f32>]) -> Result<(), BackendError> {
         for (target, to) in targets.iter().enumerate().filter(|(target, _)| *target != source) {
             // SAFETY: the half is live, and free until `target` joins the event below, by the invariant of the module.
-            unsafe { driver.push(members[target].driver(), *to, from) }?;
+            unsafe { self.players.push(source, target, to.cast(), from.cast()) }?;
         }
-        driver.note(&self.sides[source].pushed)
+        self.players.note(source)
     }
 
     /// Every device waits for what all others have pushed.
-    fn join(&self, members: &[CudaBackend]) -> Result<(), BackendError> {
-        for (at, member) in members.iter().enumerate() {
-            for (_, side) in self.sides.iter().enumerate().filter(|(other, _)| *other != at) {
-                member.driver().join(&side.pushed)?;
-            }
-        }
-        Ok(())
+    fn join(&self) -> Result<(), BackendError> {
+        let pairs = (0..self.count()).flat_map(|member| (0..self.count()).map(move |other| (member, other)));
+        pairs.filter(|(member, other)| member != other).try_for_each(|(member, other)| self.players.join(member, other))
     }
 
     /// Makes whole rows of the parts of all devices, on the first `wholes.len()` of them.
     pub(super) fn collect(
         &mut self,
-        members: &[CudaBackend],
         cut: Cut,
         rows: usize,
         parts: &[At<f32>],
@@ -150,22 +150,25 @@ impl Exchange {
                 let share = cut.columns(part).len();
                 parts[part].from(start * share).first(count * share)
             };
-            for source in 0..members.len() {
+            for source in 0..self.count() {
                 let columns = cut.columns(source);
                 let to = |half: &At<f32>| half.from(count * columns.start).first(count * columns.len());
                 let targets: Places = halves.iter().take(wholes.len()).map(to).collect();
-                self.push(members, source, piece(source), &targets)?;
+                self.push(source, piece(source), &targets)?;
             }
-            self.join(members)?;
+            self.join()?;
             for (at, whole) in wholes.iter().enumerate() {
                 let out = whole.from(start * cut.width).first(count * cut.width);
-                members[at].launcher.place_parts(out, piece(at), halves[at], cut, at, count)?;
+                self.players.player(at).launcher.place_parts(out, piece(at), halves[at], cut, at, count)?;
             }
         }
         Ok(())
     }
 
     /// Rows of a table that is cut by rows, on every device; tokens are below the table's rows.
+    ///
+    /// Each device embeds a row for every token, some row of its own where it does not have the token's, and pushes all of them; everybody takes the row of
+    /// each token from who has it. So only lists say which tokens there are, and a step that comes again is the same program.
     pub(super) fn embed(
         &mut self,
         members: &[CudaBackend],
@@ -175,34 +178,32 @@ impl Exchange {
         outs: &[At<f32>],
     ) -> Result<(), BackendError> {
         let width = table.first().map_or(0, |part| part.cols);
-        let at_once = self.rows_at_once(width)?;
+        let at_once = self.rows_at_once(width.saturating_mul(self.count()))?;
         let (mut ids, mut rows) = (core::mem::take(&mut self.ids), core::mem::take(&mut self.rows));
         for (piece, tokens) in tokens.chunks(at_once).enumerate() {
-            let halves = self.take();
+            let (halves, count) = (self.take(), tokens.len());
             rows.clear();
-            rows.resize(tokens.len(), 0);
-            let mut placed = 0;
+            rows.resize(count, 0);
             for (source, member) in members.iter().enumerate() {
                 let held = cut.columns(source);
                 ids.clear();
-                for (token, row) in tokens.iter().zip(&mut rows).filter(|(token, _)| held.contains(&(**token as usize)))
-                {
-                    // Below the rows of a round and of the table.
-                    *row = (placed + ids.len()) as u32;
-                    ids.push(*token - held.start as u32);
+                for (at, (&token, row)) in tokens.iter().zip(&mut rows).enumerate() {
+                    let is_held = held.contains(&(token as usize));
+                    ids.push(if is_held { token - held.start as u32 } else { 0 });
+                    if is_held {
+                        // Below the rows of a round.
+                        *row = (source * count + at) as u32;
+                    }
                 }
-                let at = |half: &At<f32>| half.from(placed * width).first(ids.len() * width);
+                let at = |half: &At<f32>| half.from(source * count * width).first(count * width);
                 let (own, targets) = (at(&halves[source]), halves.iter().map(at).collect::<Places>());
-                if !ids.is_empty() {
-                    member.launcher.embed(own, table[source], member.list(&ids)?, scale)?;
-                }
-                self.push(members, source, own, &targets)?;
-                placed += ids.len();
+                member.launcher().embed(own, table[source], member.list(&ids)?, scale)?;
+                self.push(source, own, &targets)?;
             }
-            self.join(members)?;
+            self.join()?;
             for (at, member) in members.iter().enumerate() {
-                let out = outs[at].from(piece * at_once * width).first(tokens.len() * width);
-                member.launcher.gather_rows(out, halves[at], member.list(&rows)?, width)?;
+                let out = outs[at].from(piece * at_once * width).first(count * width);
+                member.launcher().gather_rows(out, halves[at], member.list(&rows)?, width)?;
             }
         }
         (self.ids, self.rows) = (ids, rows);

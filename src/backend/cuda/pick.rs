@@ -113,7 +113,7 @@ impl CudaBackend {
             }
             let listed = list.listed(self.list(list.words())?);
             let (place, work) = (scratch.first(rows * ROW_WORDS), scratch.from(rows * ROW_WORDS));
-            let came = self.launcher.pick_into(place, logits.values().from(first * vocab), &listed, vocab, work)?;
+            let came = self.launcher().pick_into(place, logits.values().from(first * vocab), &listed, vocab, work)?;
             words.clear();
             words.resize(came.len(), 0);
             self.read_back(came.cast(), bytemuck::cast_slice_mut(&mut words))?;

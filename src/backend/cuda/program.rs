@@ -1,4 +1,4 @@
-//! What a section would launch, noted instead: kernels with grid and parameters, copies on the device.
+//! What a section would launch, noted instead: kernels with grid and parameters, copies on the device and between devices, and how these wait for each other.
 //!
 //! What precedes only some of the steps that are alike (pages that are copied before they are written) is kept apart, in front: what comes again is the
 //! rest.
@@ -8,11 +8,13 @@
 //!   stands for as long as the memory it names lives.
 //! - Two programs that are equal do the same, bit by bit, with what lies at the same places: that is all that a graph freezes (P-10).
 
-use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::driver::At;
 use super::launch::{Launcher, MOST_PARAMETERS, Parameter};
+use super::players::lock;
 use crate::backend::BackendError;
 
 /// One kernel, as it is to be launched.
@@ -55,98 +57,105 @@ pub(super) enum Op {
         from: At<u8>,
         bytes: usize,
     },
+    /// Bytes to another device.
+    Push {
+        other: usize,
+        to: At<u8>,
+        from: At<u8>,
+    },
+    /// How far the device's work goes is noted.
+    Note,
+    /// What comes next waits for what another device noted last.
+    Join {
+        other: usize,
+    },
 }
 
-/// The program that is being noted, if one is.
+/// An operation, and which device does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) member: usize,
+    pub(super) op: Op,
+}
+
+/// The program that is being noted, if one is: that of all devices of a backend, whose thread notes it.
 #[derive(Default)]
 pub(super) struct Program {
-    is_noting: Cell<bool>,
+    is_noting: AtomicBool,
     /// Whether what is noted now goes in front.
-    is_in_front: Cell<bool>,
-    noted: RefCell<Noted>,
+    is_in_front: AtomicBool,
+    noted: Mutex<Noted>,
 }
 
 /// What was noted.
 #[derive(Default)]
 pub(super) struct Noted {
     /// Done first, and part of no graph.
-    pub(super) front: Vec<Op>,
-    pub(super) ops: Vec<Op>,
+    pub(super) front: Vec<Step>,
+    pub(super) steps: Vec<Step>,
 }
 
 impl Noted {
     pub(super) fn is_empty(&self) -> bool {
-        self.front.is_empty() && self.ops.is_empty()
+        self.front.is_empty() && self.steps.is_empty()
     }
 
     fn clear(&mut self) {
         self.front.clear();
-        self.ops.clear();
+        self.steps.clear();
     }
 }
 
 impl Program {
     pub(super) fn begin(&self) {
-        self.noted.borrow_mut().clear();
-        self.is_noting.set(true);
+        lock(&self.noted).clear();
+        self.is_noting.store(true, Ordering::Relaxed);
     }
 
     /// Notes nothing any more; what was noted is forgotten.
     pub(super) fn end(&self) {
-        self.is_noting.set(false);
+        self.is_noting.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn is_noting(&self) -> bool {
-        self.is_noting.get()
+        self.is_noting.load(Ordering::Relaxed)
     }
 
     /// Notes an operation; false where it is to be done instead.
-    pub(super) fn note(&self, op: Op) -> bool {
-        if self.is_noting() {
-            let mut noted = self.noted.borrow_mut();
-            let ops = if self.is_in_front.get() { &mut noted.front } else { &mut noted.ops };
-            ops.push(op);
+    pub(super) fn note(&self, step: Step) -> bool {
+        let is_noting = self.is_noting();
+        if is_noting {
+            let mut noted = lock(&self.noted);
+            let is_in_front = self.is_in_front.load(Ordering::Relaxed);
+            let steps = if is_in_front { &mut noted.front } else { &mut noted.steps };
+            steps.push(step);
         }
-        self.is_noting()
+        is_noting
     }
 
     /// Notes what `operation` does in front.
     pub(super) fn in_front<T>(&self, operation: impl FnOnce() -> T) -> T {
-        self.is_in_front.set(true);
+        self.is_in_front.store(true, Ordering::Relaxed);
         let outcome = operation();
-        self.is_in_front.set(false);
+        self.is_in_front.store(false, Ordering::Relaxed);
         outcome
     }
 
     /// What was noted. The lists come back by [`Program::keep`], for their memory.
     pub(super) fn take(&self) -> Noted {
-        self.noted.take()
+        core::mem::take(&mut *lock(&self.noted))
     }
 
     pub(super) fn keep(&self, mut noted: Noted) {
         noted.clear();
-        *self.noted.borrow_mut() = noted;
+        *lock(&self.noted) = noted;
     }
 }
 
 impl Launcher {
     /// Copies within the device, in stream order. The places do not overlap.
     pub(super) fn copy(&self, to: At<u8>, from: At<u8>, bytes: usize) -> Result<(), BackendError> {
-        if self.program.note(Op::Copy { to, from, bytes }) { Ok(()) } else { self.driver.copy(to, from, bytes) }
-    }
-
-    /// Does what was noted, one after another.
-    ///
-    /// # Safety
-    /// - The memory that it names is live.
-    pub(super) unsafe fn play(&self, ops: &[Op]) -> Result<(), BackendError> {
-        for op in ops {
-            match op {
-                // SAFETY: it was noted after the checks of a launch; the memory is live, as the caller promises.
-                Op::Launch(launch) => unsafe { self.start(launch) }?,
-                &Op::Copy { to, from, bytes } => self.driver.copy(to, from, bytes)?,
-            }
-        }
-        Ok(())
+        let step = Step { member: self.member, op: Op::Copy { to, from, bytes } };
+        if self.program.note(step) { Ok(()) } else { self.driver.copy(to, from, bytes) }
     }
 }

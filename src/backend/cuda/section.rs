@@ -18,52 +18,74 @@ use super::arena::Arena;
 use super::driver::At;
 #[cfg(doc)]
 use super::driver::Driver;
+use super::players::{Players, lock};
 use super::program::Noted;
 use super::spans::{Fit, SpanLists};
 use crate::backend::{Again, BackendError, Span};
 
-impl CudaBackend {
-    pub(super) fn begin_section(&self, again: Again) {
-        self.errors.run(|| {
-            self.graphs.borrow_mut().expect(again);
-            self.arena.borrow_mut().begin(self.driver())?;
-            self.in_section.set(true);
-            self.driver().hold_frees();
-            self.launcher.program.begin();
-            Ok(())
-        });
-    }
-
-    pub(super) fn end_section(&self) {
-        if self.in_section.replace(false) {
-            self.errors.run(|| self.settle());
-            self.launcher.program.end();
-            self.driver().release_frees();
+impl Players {
+    /// Begins a section of all devices.
+    fn begin(&self, again: Again) -> Result<(), BackendError> {
+        lock(&self.graphs).expect(again);
+        for player in self.all() {
+            lock(&player.arena).begin(&player.launcher.driver)?;
         }
+        self.all().for_each(|player| player.launcher.driver.hold_frees());
+        self.program.begin();
+        Ok(())
     }
 
-    /// Launches what was noted so far; before the host reads, and before memory goes.
+    /// Launches what was noted so far, on all devices; before the host reads, and before memory goes.
     pub(super) fn settle(&self) -> Result<(), BackendError> {
-        let noted = self.launcher.program.take();
+        let noted = self.program.take();
         let settled = if noted.is_empty() { Ok(()) } else { self.run_noted(&noted) };
-        self.launcher.program.keep(noted);
+        self.program.keep(noted);
         settled
     }
 
     fn run_noted(&self, noted: &Noted) -> Result<(), BackendError> {
-        self.arena.borrow_mut().bring(self.driver())?;
+        for player in self.all() {
+            lock(&player.arena).bring(&player.launcher.driver)?;
+        }
         // SAFETY: what it names is live, by the first invariant.
-        unsafe { self.launcher.play(&noted.front) }?;
+        unsafe { self.play(&noted.front) }?;
         // SAFETY: as above.
-        unsafe { self.graphs.borrow_mut().run(&self.launcher, &noted.ops) }
+        unsafe { lock(&self.graphs).run(self, &noted.steps) }
     }
 
-    /// Has sections bring up to so many bytes; not in one.
+    /// Goes on plainly, on all devices: what was noted so far is half of a step, and becomes no graph.
+    fn abandon(&self) -> Result<(), BackendError> {
+        lock(&self.graphs).expect(Again::No);
+        let settled = self.settle();
+        self.program.end();
+        settled
+    }
+}
+
+impl CudaBackend {
+    /// Begins a section of all devices of the backend.
+    pub(super) fn begin_section(&self, again: Again) {
+        self.errors.run(|| self.players.begin(again));
+    }
+
+    pub(super) fn end_section(&self) {
+        self.errors.run(|| self.players.settle());
+        self.players.program.end();
+        self.players.all().for_each(|player| player.launcher.driver.release_frees());
+    }
+
+    /// As [`Players::settle`].
+    pub(super) fn settle(&self) -> Result<(), BackendError> {
+        self.players.settle()
+    }
+
+    /// Has sections bring up to so many bytes to this device; not in one.
     pub(super) fn reserve_arena(&self, bytes: usize) -> Result<(), BackendError> {
-        if !self.arena.borrow().holds(bytes) {
+        let arena = &self.player().arena;
+        if !lock(arena).holds(bytes) {
             let larger = Arena::new(self.driver(), bytes)?;
             self.forget_graphs()?;
-            *self.arena.borrow_mut() = larger;
+            *lock(arena) = larger;
         }
         Ok(())
     }
@@ -72,30 +94,22 @@ impl CudaBackend {
     pub(super) fn forget_graphs(&self) -> Result<(), BackendError> {
         self.errors.attempt(|| {
             self.settle()?;
-            self.driver().finish()
+            self.players.finish()
         })?;
-        self.graphs.borrow_mut().clear();
+        lock(&self.players.graphs).clear();
         Ok(())
-    }
-
-    /// Goes on plainly: what was noted so far is half of a step, and becomes no graph.
-    fn abandon(&self) -> Result<(), BackendError> {
-        self.graphs.borrow_mut().expect(Again::No);
-        let settled = self.settle();
-        self.launcher.program.end();
-        settled
     }
 
     /// Puts bytes into the arena where a program is being noted, and there is room.
     fn in_arena(&self, bytes: &[u8]) -> Result<Option<At<u8>>, BackendError> {
-        if !self.launcher.program.is_noting() {
+        if !self.players.program.is_noting() {
             return Ok(None);
         }
-        if let Some((target, at)) = self.arena.borrow_mut().place(bytes.len()) {
+        if let Some((target, at)) = lock(&self.player().arena).place(bytes.len()) {
             target.copy_from_slice(bytes);
             return Ok(Some(at));
         }
-        self.abandon().map(|()| None)
+        self.players.abandon().map(|()| None)
     }
 
     /// Does `operation` with a list, in front of the section where the section has just begun and the list is short: whether it comes then does not make
@@ -106,9 +120,9 @@ impl CudaBackend {
         operation: impl FnOnce(At<u32>) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
         let bytes: &[u8] = bytemuck::cast_slice(words);
-        let program = &self.launcher.program;
+        let program = &self.players.program;
         let place = match program.is_noting() {
-            true => self.arena.borrow_mut().place_in_front(bytes.len()).map(|(target, at)| {
+            true => lock(&self.player().arena).place_in_front(bytes.len()).map(|(target, at)| {
                 target.copy_from_slice(bytes);
                 at
             }),
@@ -131,7 +145,7 @@ impl CudaBackend {
     /// Brings bytes to a place on the device.
     pub(super) fn fill(&self, to: At<u8>, bytes: &[u8]) -> Result<(), BackendError> {
         match self.in_arena(bytes)? {
-            Some(at) => self.launcher.copy(to, at, bytes.len()),
+            Some(at) => self.launcher().copy(to, at, bytes.len()),
             None => self.staging.borrow_mut().fill(self.driver(), to, bytes),
         }
     }
@@ -139,16 +153,16 @@ impl CudaBackend {
     /// Lays lists of spans out in the arena, as [`CudaBackend::in_arena`]: with tables and lengths rounded up where a graph may come of it, which then
     /// serves more than one step. Whether it did.
     pub(super) fn spans_in_arena(&self, taken: &mut SpanLists, lists: &[&[Span<'_>]]) -> Result<bool, BackendError> {
-        if !self.launcher.program.is_noting() {
+        if !self.players.program.is_noting() {
             return Ok(false);
         }
         taken.split(lists, self.page_size_tokens.get());
-        let fit = if self.graphs.borrow().are_of_use() { Fit::Roomy } else { Fit::Exact };
+        let fit = if lock(&self.players.graphs).are_of_use() { Fit::Roomy } else { Fit::Exact };
         let bytes = taken.words(lists, fit) * size_of::<u32>();
-        if let Some((target, at)) = self.arena.borrow_mut().place(bytes) {
+        if let Some((target, at)) = lock(&self.player().arena).place(bytes) {
             taken.lay_out(lists, fit, bytemuck::cast_slice_mut(target), at.cast());
             return Ok(true);
         }
-        self.abandon().map(|()| false)
+        self.players.abandon().map(|()| false)
     }
 }

@@ -54,7 +54,7 @@ impl CudaBackend {
             let out = out.get_mut(bytes).unwrap_or_default();
             let table = self.list(block_table)?;
             let tokens = Tokens { table, first, count, encoding };
-            self.launcher.gather_tokens(scratch, pages.layers_from(0), tokens)?;
+            self.launcher().gather_tokens(scratch, pages.layers_from(0), tokens)?;
             self.read_back(scratch, out)
         })
     }
@@ -73,7 +73,7 @@ impl CudaBackend {
             self.fill(scratch, bytes)?;
             let table = self.list(block_table)?;
             let tokens = Tokens { table, first, count, encoding };
-            self.launcher.scatter_tokens(pages.layers_from(0), scratch, tokens)
+            self.launcher().scatter_tokens(pages.layers_from(0), scratch, tokens)
         })
     }
 

@@ -11,7 +11,8 @@ use super::{CudaGroup, SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
 use crate::backend::cuda::peers::Cut;
 use crate::backend::cuda::{Buffer, CudaBackend, Matrix, Vector, angles_of};
 use crate::backend::{
-    Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, KvShape, Picked, Product, RopeTable, Span, Spread,
+    Again, Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, Product,
+    RopeTable, Span, Spread,
 };
 use crate::checkpoint::RopePairing;
 use crate::sample::SampleRequest;
@@ -105,7 +106,9 @@ impl Backend for CudaGroup {
         }
         if !buffer.wholes.is_empty() {
             let row_bytes = buffer.width.saturating_mul(size_of::<f32>());
-            self.exchange.borrow_mut().reserve(&self.members, row_bytes)?;
+            // As many rows of an embedding as there are devices go in one round.
+            let together = if buffer.unit().is_none() { self.count() } else { 1 };
+            self.exchange.borrow_mut().reserve(row_bytes.saturating_mul(together))?;
         }
         // Before anything moves: a device may have no memory when others have got theirs.
         buffer.has_parts.set(false);
@@ -252,6 +255,20 @@ impl Backend for CudaGroup {
     fn make_room_for_tables(&self, spans: usize, longest: usize) -> Result<usize, BackendError> {
         let mut rooms = self.members.iter().map(|member| member.make_room_for_tables(spans, longest));
         rooms.try_fold(usize::MAX, |least, room| Ok(least.min(room?)))
+    }
+
+    fn part_begin(&self, again: Again) {
+        self.even_out();
+        self.lead().begin_section(again);
+    }
+
+    fn part_end(&self) {
+        self.even_out();
+        self.lead().end_section();
+    }
+
+    fn take_graph_counts(&self) -> GraphCounts {
+        self.lead().take_graph_counts()
     }
 
     fn pass_begin(&self, lists: &[&[Span<'_>]]) -> Result<(), BackendError> {
@@ -430,8 +447,8 @@ impl Backend for CudaGroup {
     /// Waits for all devices, also for those behind one that failed.
     fn health(&self) -> Result<(), BackendError> {
         self.errors.attempt(|| {
-            let finished = self.members.iter().map(|member| member.driver().finish());
-            finished.fold(Ok(()), Result::and)
+            self.players.settle()?;
+            self.players.finish()
         })
     }
 
