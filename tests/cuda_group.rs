@@ -6,6 +6,8 @@
 #![cfg(feature = "cuda")]
 #![allow(dead_code, reason = "the shared helpers have more than this file uses")]
 
+#[path = "cuda_group/ahead.rs"]
+mod ahead;
 #[path = "common/cuda_device.rs"]
 mod cuda_device;
 #[path = "common/gguf.rs"]

@@ -120,8 +120,7 @@ fn cuda_steps_ask_for_no_memory_and_no_kernels() {
         };
         assert!(refused > 10, "{what}: {refused} pieces");
         let expected = all_kinds_of_work(&mut runtime, adapter);
-        let ahead = if what.contains("devices") { 0 } else { 6 };
-        assert_eq!(expected.len(), 8 + ahead, "{what}");
+        assert_eq!(expected.len(), 8 + 6, "{what}");
         let before = driver.statistics();
         for point in POINTS {
             driver.inject(point, 1, OUT_OF_MEMORY);

@@ -23,6 +23,9 @@ use super::{Buffer, CudaBackend, inside};
 use crate::backend::{BackendError, Picked};
 use crate::sample::SampleRequest;
 
+/// Words of a row that is fed what a device has picked.
+const FED_LISTS: usize = 3;
+
 /// Rows that were picked from together.
 #[derive(Clone, Copy, Debug)]
 struct Go {
@@ -56,7 +59,7 @@ impl Half {
 
 /// The picks of the steps that are under way.
 pub(super) struct BegunPicks {
-    /// Words of picks for `rows` rows, and behind them the tokens that a step is fed.
+    /// Words of picks for `rows` rows, behind them the tokens that a step is fed, and where a device of several finds their rows.
     device: Memory,
     rows: usize,
     halves: [Half; 2],
@@ -75,7 +78,7 @@ impl BegunPicks {
 
     /// Bytes of the device for so many rows.
     pub(super) fn device_bytes(rows: usize) -> usize {
-        rows.saturating_mul((ROW_WORDS + 1) * size_of::<u32>())
+        rows.saturating_mul((ROW_WORDS + FED_LISTS) * size_of::<u32>())
     }
 
     /// Makes room for steps of so many rows; no step is under way.
@@ -106,9 +109,9 @@ impl BegunPicks {
         self.device.at().first(self.rows * ROW_WORDS)
     }
 
-    /// Where the tokens of a step lie that are fed to it.
-    fn fed(&self) -> At<u32> {
-        self.device.at::<u32>().from(self.rows * ROW_WORDS)
+    /// Where the tokens of a step lie that are fed to it, then two lists of as many words, for a group.
+    pub(super) fn fed(&self) -> [At<u32>; FED_LISTS] {
+        [0, 1, 2].map(|list| self.device.at::<u32>().from(self.rows * (ROW_WORDS + list)).first(self.rows))
     }
 }
 
@@ -204,7 +207,8 @@ impl CudaBackend {
         let places: Option<SmallVec<[u32; 64]>> = rows.iter().map(place).collect();
         inside(places.is_some(), "tokens of rows that are not there")?;
         let list = self.list(&places.unwrap_or_default())?;
-        let fed = begun.fed().first(rows.len());
+        let [fed, _, _] = begun.fed();
+        let fed = fed.first(rows.len());
         inside(fed.len() == rows.len(), "more rows than there is room for")?;
         self.launcher().gather_rows(fed.cast(), begun.picks().cast(), list, 1)?;
         Ok(fed)

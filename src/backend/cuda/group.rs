@@ -10,6 +10,9 @@
 //! A device computes its outputs from whole rows, as one device alone computes them, and what the others computed is copied over ([`peers`](super::peers)).
 //! No sum is cut, so the bits are those of one device, whatever the number of devices; state moves between engines of any number.
 //!
+//! In a section ([`section`](super::section)) all of it is noted first, what is copied between devices too, and then launched, or is one graph of all devices'
+//! streams ([`players`](super::players)).
+//!
 //! # Invariants
 //! - A buffer knows which of its forms hold its rows; an operation leaves the one it wrote.
 //! - The first error of any device is the group's: nothing is launched after it, on no device.
@@ -18,6 +21,7 @@
 //! # Limits
 //! At most as many devices as the model has key and value heads, else `CannotSpread`. One thread of the host launches on all devices in turn.
 
+mod ahead;
 mod operations;
 mod parts;
 mod tokens;

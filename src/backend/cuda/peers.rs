@@ -65,9 +65,8 @@ pub(super) struct Exchange {
     half_bytes: usize,
     /// Whether the next round takes half 1.
     is_second: bool,
-    /// Which row of its part of a table a device embeds for each token, and where each token's row then lies.
-    ids: Vec<u32>,
-    rows: Vec<u32>,
+    /// A list of an embedding.
+    words: Vec<u32>,
 }
 
 impl Exchange {
@@ -75,8 +74,8 @@ impl Exchange {
         let half = |player: &Player| player.launcher.driver.memory(half_bytes);
         let side = |player: &Player| Ok([half(player)?, half(player)?]);
         let sides = players.all().map(side).collect::<Result<_, BackendError>>()?;
-        let (is_second, ids, rows) = Default::default();
-        Ok(Self { players: players.clone(), sides, half_bytes, is_second, ids, rows })
+        let (is_second, words) = Default::default();
+        Ok(Self { players: players.clone(), sides, half_bytes, is_second, words })
     }
 
     /// Makes a half hold so many bytes; not in a section.
@@ -112,11 +111,14 @@ impl Exchange {
     /// Has the next round take half 0, by a round in which nobody pushes anything where it would take the other one: sections begin and end so, or the same
     /// step would be another program each time.
     pub(super) fn even_out(&mut self) -> Result<(), BackendError> {
-        if core::mem::take(&mut self.is_second) {
-            (0..self.count()).try_for_each(|member| self.players.note(member))?;
-            self.join()?;
-        }
-        Ok(())
+        if self.is_second { self.meet() } else { Ok(()) }
+    }
+
+    /// A round in which nobody pushes anything.
+    pub(super) fn meet(&mut self) -> Result<(), BackendError> {
+        self.is_second = !self.is_second;
+        (0..self.count()).try_for_each(|member| self.players.note(member))?;
+        self.join()
     }
 
     /// Copies rows of `from` to the same place of other devices' halves, and notes that it was done.
@@ -173,41 +175,113 @@ impl Exchange {
         &mut self,
         members: &[CudaBackend],
         (table, cut): (&[Weights], Cut),
-        tokens: &[u32],
+        tokens: Tokens<'_>,
         scale: f32,
         outs: &[At<f32>],
     ) -> Result<(), BackendError> {
         let width = table.first().map_or(0, |part| part.cols);
         let at_once = self.rows_at_once(width.saturating_mul(self.count()))?;
-        let (mut ids, mut rows) = (core::mem::take(&mut self.ids), core::mem::take(&mut self.rows));
-        for (piece, tokens) in tokens.chunks(at_once).enumerate() {
-            let (halves, count) = (self.take(), tokens.len());
-            rows.clear();
-            rows.resize(count, 0);
+        for start in (0..tokens.count()).step_by(at_once) {
+            let tokens = tokens.piece(start, at_once);
+            let (halves, count) = (self.take(), tokens.count());
             for (source, member) in members.iter().enumerate() {
-                let held = cut.columns(source);
-                ids.clear();
-                for (at, (&token, row)) in tokens.iter().zip(&mut rows).enumerate() {
-                    let is_held = held.contains(&(token as usize));
-                    ids.push(if is_held { token - held.start as u32 } else { 0 });
-                    if is_held {
-                        // Below the rows of a round.
-                        *row = (source * count + at) as u32;
-                    }
-                }
                 let at = |half: &At<f32>| half.from(source * count * width).first(count * width);
                 let (own, targets) = (at(&halves[source]), halves.iter().map(at).collect::<Places>());
-                member.launcher().embed(own, table[source], member.list(&ids)?, scale)?;
+                let ids = tokens.ids_of(member, source, cut, &mut self.words)?;
+                member.launcher().embed(own, table[source], ids, scale)?;
                 self.push(source, own, &targets)?;
             }
             self.join()?;
             for (at, member) in members.iter().enumerate() {
-                let out = outs[at].from(piece * at_once * width).first(count * width);
-                member.launcher().gather_rows(out, halves[at], member.list(&rows)?, width)?;
+                let out = outs[at].from(start * width).first(count * width);
+                let rows = tokens.rows_of(member, cut, &mut self.words)?;
+                member.launcher().gather_rows(out, halves[at], rows, width)?;
             }
         }
-        (self.ids, self.rows) = (ids, rows);
         Ok(())
+    }
+
+    /// Words of the first device, at the same place of the others.
+    ///
+    /// # Errors
+    /// `Device`.
+    pub(super) fn tell(&self, places: &[At<u32>]) -> Result<(), BackendError> {
+        let Some((from, others)) = places.split_first() else { return Ok(()) };
+        for (other, to) in others.iter().enumerate() {
+            // SAFETY: the place is live, and was last read before a round that the first device has joined, as an embedding has one; `other` joins the event
+            // below before it reads the place again.
+            unsafe { self.players.push(0, other + 1, to.cast(), from.cast()) }?;
+        }
+        self.players.note(0)?;
+        (1..self.count()).try_for_each(|other| self.players.join(other, 0))
+    }
+}
+
+/// The tokens of an embedding.
+#[derive(Clone, Copy)]
+pub(super) enum Tokens<'t> {
+    /// The host knows them.
+    Known(&'t [u32]),
+    /// So many, from one on, which every device has in the place of what it is fed.
+    Fed { first: usize, count: usize },
+}
+
+impl Tokens<'_> {
+    fn count(&self) -> usize {
+        match *self {
+            Self::Known(tokens) => tokens.len(),
+            Self::Fed { count, .. } => count,
+        }
+    }
+
+    /// At most `most` of them, from one on.
+    fn piece(&self, start: usize, most: usize) -> Self {
+        match *self {
+            Self::Known(tokens) => Self::Known(tokens.chunks(most).nth(start / most).unwrap_or_default()),
+            Self::Fed { first, count } => Self::Fed { first: first + start, count: most.min(count - start) },
+        }
+    }
+
+    /// Which row of its part of a table device `source` embeds for each token.
+    fn ids_of(
+        &self,
+        member: &CudaBackend,
+        source: usize,
+        cut: Cut,
+        words: &mut Vec<u32>,
+    ) -> Result<At<u32>, BackendError> {
+        match *self {
+            Self::Known(tokens) => {
+                let held = cut.columns(source);
+                let id = |&token: &u32| if held.contains(&(token as usize)) { token - held.start as u32 } else { 0 };
+                words.clear();
+                words.extend(tokens.iter().map(id));
+                member.list(words)
+            }
+            Self::Fed { first, count } => {
+                let [tokens, ids, rows] = member.begun.borrow().fed().map(|list| list.from(first).first(count));
+                member.launcher().own_tokens([ids, rows], tokens, cut, source)?;
+                Ok(ids)
+            }
+        }
+    }
+
+    /// Where each token's row lies among those of all devices; once a device has its ids.
+    fn rows_of(&self, member: &CudaBackend, cut: Cut, words: &mut Vec<u32>) -> Result<At<u32>, BackendError> {
+        match *self {
+            Self::Known(tokens) => {
+                let owner = |token: u32| (0..cut.parts).rfind(|&part| cut.columns(part).start <= token as usize);
+                words.clear();
+                // Below the rows of a round.
+                let row = |(at, &token): (usize, &u32)| (owner(token).unwrap_or(0) * tokens.len() + at) as u32;
+                words.extend(tokens.iter().enumerate().map(row));
+                member.list(words)
+            }
+            Self::Fed { first, count } => {
+                let [_, _, rows] = member.begun.borrow().fed().map(|list| list.from(first).first(count));
+                Ok(rows)
+            }
+        }
     }
 }
 
@@ -231,5 +305,17 @@ impl Launcher {
         let blocks = width.div_ceil(parts).div_ceil(256).clamp(1, 64);
         // SAFETY: `rows` rows of all three, all there by the checks.
         unsafe { self.launch(name, [blocks, rows, 1], &parameters) }
+    }
+
+    /// Which of `tokens`, below the rows of a table that is cut so, part `own` has, and where all of their rows lie (kernels/columns.cu).
+    fn own_tokens(&self, [ids, rows]: [At<u32>; 2], tokens: At<u32>, cut: Cut, own: usize) -> Result<(), BackendError> {
+        let name = "ictus_own_tokens";
+        let Cut { width, unit, parts } = cut;
+        let count = tokens.len();
+        check(name, own < parts && width.is_multiple_of(unit) && ids.len() >= count && rows.len() >= count)?;
+        let sizes = parameters![word(count)?, word(width)?, word(unit)?, word(parts)?, word(own)?];
+        let parameters: SmallVec<[Parameter; 8]> = parameters![ids, rows, tokens].into_iter().chain(sizes).collect();
+        // SAFETY: `count` words of all three, all there by the check.
+        unsafe { self.launch(name, [count.div_ceil(256).clamp(1, 64), 1, 1], &parameters) }
     }
 }

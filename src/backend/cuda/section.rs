@@ -6,6 +6,9 @@
 //!   (a read)       settle: the arena's bytes in one copy, the program as one graph or launch by launch; then on with an empty program
 //! part_end         settle
 //! ```
+//! A section is one of all devices of the backend ([`players`](super::players)): one program, in which each operation says whose it is, and an arena for each
+//! device. Any of them may settle it, and whatever one of them has no room for ends it for all.
+//!
 //! Where a graph may come of it, sizes are rounded up, so that steps that are nearly alike are the same program ([`Fit::Roomy`]).
 //!
 //! # Invariants

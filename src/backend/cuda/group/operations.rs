@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::parts::{places, shape_of, spread_out, whether};
 use super::tokens::Heads;
 use super::{CudaGroup, SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
-use crate::backend::cuda::peers::Cut;
-use crate::backend::cuda::{Buffer, CudaBackend, Matrix, Vector, angles_of};
+use crate::backend::cuda::peers::{Cut, Tokens};
+use crate::backend::cuda::{CudaBackend, Vector, angles_of};
 use crate::backend::{
     Again, Arithmetic, AttentionShape, Backend, BackendError, EachRow, Gate, GraphCounts, KvShape, Picked, Product,
     RopeTable, Span, Spread,
@@ -133,12 +133,14 @@ impl Backend for CudaGroup {
                 return Ok(());
             };
             whether(tokens.iter().all(|&token| (token as usize) < cut.width), "a token past the vocabulary")?;
-            let parts: SmallVec<[_; 8]> = table.parts.iter().map(Matrix::weights).collect();
-            let outs: SmallVec<[_; 8]> = out.wholes.iter().map(Buffer::values).collect();
-            self.exchange.borrow_mut().embed(&self.members, (&parts, cut), tokens, scale, &outs)?;
-            out.wrote_wholes();
-            Ok(())
+            self.embed_parts(table, cut, Tokens::Known(tokens), scale, out)
         });
+    }
+
+    fn embed_picked(&self, table: &SpreadMatrix, rows: &[usize], scale: f32, out: &mut SpreadBuffer) {
+        if !rows.is_empty() {
+            self.errors.run(|| self.embed_begun(table, rows, scale, out));
+        }
     }
 
     fn rms_norm(&self, x: &SpreadBuffer, weight: &SpreadVector, epsilon: f32, out: &mut SpreadBuffer) {
@@ -407,6 +409,26 @@ impl Backend for CudaGroup {
             let whole = self.collected(logits, 1)?;
             self.lead().pick(&whole[0], requests, out)
         })
+    }
+
+    fn picks_ahead(&self) -> bool {
+        true
+    }
+
+    fn can_begin_picks(&self, vocab: usize, requests: &[&SampleRequest<'_>]) -> bool {
+        self.lead().begins_picks(vocab, requests)
+    }
+
+    fn begin_picks(&self, logits: &mut SpreadBuffer, requests: &[&SampleRequest<'_>]) -> Result<(), BackendError> {
+        self.errors.attempt(|| self.lead().launch_picks(&self.collected(logits, 1)?[0], requests))
+    }
+
+    fn send_picks(&self) -> Result<(), BackendError> {
+        self.errors.attempt(|| self.send_begun())
+    }
+
+    fn take_picks(&self, requests: &[Option<&SampleRequest<'_>>], out: &mut [Picked]) -> Result<(), BackendError> {
+        self.errors.attempt(|| self.end_begun(requests, out))
     }
 
     /// Rows are read and changed one after another; the changes stay on the host.
