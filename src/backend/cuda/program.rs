@@ -1,3 +1,4 @@
+#![forbid(unsafe_code)]
 //! What a section would launch, noted instead: kernels with grid and parameters, copies on the device and between devices, and how these wait for each other.
 //!
 //! What precedes only some of the steps that are alike (pages that are copied before they are written) is kept apart, in front: what comes again is the
