@@ -4,7 +4,7 @@ use ictus::backend::{Backend, KvType};
 use ictus::executor::Executor;
 use ictus::record::constant::tick_flag::CAPTURE_OK;
 use ictus::record::{LaneAdmit, Status};
-use ictus::runtime::{Answers, Feed, Input, ModelRuntime, PagedOptions, SeqHandle, Want};
+use ictus::runtime::{Answers, Feed, GraphCounts, Input, ModelRuntime, PagedOptions, SeqHandle, Want};
 use ictus::sample::SampleRequest;
 use ictus::testing::{Harness, PlanBuilder};
 
@@ -151,6 +151,31 @@ fn cuda_group_every_step_brings_all_of_it_in_one_copy_to_each_device() {
     let fork = runtime.seq_create().expect("a sequence");
     runtime.seq_copy(lanes[0], fork, 35).expect("the source has it");
     step(&mut runtime, 1, &[(fork, 1), (lanes[1], 1)]);
+}
+
+/// A step whose devices meet an odd number of times, as nobody wants its rows, is the same program each time, and leaves the rows of one device behind.
+#[test]
+fn cuda_group_steps_of_odd_rounds_come_again() {
+    let Some(_driver) = devices(2) else { return };
+    let ids = prompt(16);
+    fn rows<B: Backend>(mut runtime: ModelRuntime<B>, ids: &[u32]) -> (Vec<u32>, GraphCounts) {
+        runtime.allow_capture(true);
+        let sequence = runtime.seq_create().expect("a sequence");
+        let mut answers = Answers::new();
+        let mut step = |tokens: &[u32], want: Want<'_>| -> Vec<u32> {
+            let feed = Feed { sequence, input: Input::Tokens(tokens), want };
+            runtime.step(&[feed], &mut answers).expect("the step runs");
+            answers.row(0).map(bits).unwrap_or_default()
+        };
+        step(&ids[..9], Want::Nothing);
+        ids[9..15].iter().for_each(|&token| assert!(step(&[token], Want::Nothing).is_empty()));
+        (step(&ids[15..], Want::LastRow), runtime.take_graph_counts())
+    }
+    let weights = Weights::of_file(SMALL);
+    let alone = rows(weights.alone(&options()), &ids);
+    assert_eq!(rows(weights.spread(2, &options()), &ids), alone);
+    // The last step is another one.
+    assert_eq!(alone.1, GraphCounts { hits: 4, misses: 2 + 1 });
 }
 
 /// A capture that fails, wherever it does, is nobody's fault: the step is launched on all devices, its program is not tried again, others are.
