@@ -149,9 +149,13 @@ fn cuda_group_fault_with_steps_under_way_is_fatal() {
 fn cuda_group_rounds_ahead_do_not_depend_on_the_driver_s_order_or_on_peers() {
     let Some(driver) = devices(2) else { return };
     let expected = one_by_one(&Weights::of_file(SMALL), 3, 7);
-    let orders = (1..=4).map(|seed| (Setting::Seed, seed));
+    // What a device does before it may, while a graph of all of them still runs, is met by few orders: by two of these.
+    let orders = (1..=16).map(|seed| (Setting::Seed, seed));
     for (setting, value) in orders.chain([(Setting::Order, 1), (Setting::Strict, 1), (Setting::Peers, 0)]) {
-        for flags in [0, CAPTURE_OK] {
+        for flags in [CAPTURE_OK, 0] {
+            if flags == 0 && value > 4 {
+                continue;
+            }
             driver.reset();
             driver.set(Setting::Devices, 2);
             if matches!(setting, Setting::Seed) {
