@@ -6,7 +6,6 @@ use core::ops::Range;
 use smallvec::SmallVec;
 
 use super::parts::{places, shape_of, spread_out, whether};
-use super::tokens::Heads;
 use super::{CudaGroup, SpreadBuffer, SpreadMatrix, SpreadPages, SpreadVector};
 use crate::backend::cuda::peers::{Cut, Tokens};
 use crate::backend::cuda::{CudaBackend, Vector, angles_of};
@@ -510,18 +509,7 @@ impl Backend for CudaGroup {
         encoding: Encoding,
         out: &mut [u8],
     ) -> Result<bool, BackendError> {
-        self.errors.attempt(|| {
-            let mut own = self.tokens.borrow_mut();
-            for (at, (member, part)) in self.members.iter().zip(&pages.parts).enumerate() {
-                let heads = Heads::new(pages, at, encoding);
-                own.resize(positions.len() * heads.token_bytes(), 0);
-                member.read_tokens_as(part, block_table, positions.clone(), encoding, &mut own)?;
-                heads.of_layers(out).zip(own.chunks_exact(heads.own_bytes())).for_each(|(to, from)| {
-                    to.copy_from_slice(from);
-                });
-            }
-            Ok(true)
-        })
+        self.errors.attempt(|| self.export_heads(pages, block_table, positions, encoding, out)).map(|()| true)
     }
 
     fn write_tokens_as(
@@ -532,16 +520,6 @@ impl Backend for CudaGroup {
         encoding: Encoding,
         bytes: &[u8],
     ) -> Result<bool, BackendError> {
-        self.errors.attempt(|| {
-            let mut own = self.tokens.borrow_mut();
-            for (at, member) in self.members.iter().enumerate() {
-                let heads = Heads::new(pages, at, encoding);
-                own.clear();
-                let layers = bytes.chunks_exact(heads.layer_bytes());
-                layers.for_each(|layer| own.extend_from_slice(layer.get(heads.own.clone()).unwrap_or_default()));
-                member.write_tokens_as(&mut pages.parts[at], block_table, positions.clone(), encoding, &own)?;
-            }
-            Ok(true)
-        })
+        self.errors.attempt(|| self.import_heads(pages, block_table, positions, encoding, bytes)).map(|()| true)
     }
 }
