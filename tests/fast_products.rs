@@ -128,7 +128,9 @@ fn round(block: &[f32]) -> (Vec<i32>, f32) {
 /// The formula, in plain code.
 fn reference(weights: &Tensor, x: &[f32], fused: bool) -> Vec<f32> {
     let fma = |a: f32, b: f32, c: f32| if fused { a.mul_add(b, c) } else { a * b + c };
-    let dot = |w: &[u8], x: &[i32]| w.iter().zip(x).map(|(&w, x)| i32::from(w) * x).sum::<i32>() as f32;
+    let dot = |w: &[u8], zero: u8, x: &[i32]| {
+        w.iter().zip(x).map(|(&w, x)| (i32::from(w) - i32::from(zero)) * x).sum::<i32>() as f32
+    };
     let moment = |codes: &[i32], scale: f32| scale * codes.iter().sum::<i32>() as f32;
     let row_bytes = weights.dtype.row_bytes(weights.cols).expect("whole units");
     let mut out = Vec::new();
@@ -136,12 +138,15 @@ fn reference(weights: &Tensor, x: &[f32], fused: bool) -> Vec<f32> {
         for row in weights.data.as_slice().chunks(row_bytes) {
             let groups = codes::groups(weights.dtype, row);
             let mut sum = 0.0;
-            for (Group { codes, scale, offset }, x) in groups.iter().zip(x.chunks(groups[0].codes.len())) {
+            for (Group { codes, scale, offset, zero }, x) in groups.iter().zip(x.chunks(groups[0].codes.len())) {
                 let halves: Vec<_> = codes.chunks(16).zip(x.chunks(16).map(round)).collect();
                 let moments = halves.iter().map(|(_, (codes, scale))| moment(codes, *scale));
-                sum = fma(*offset, moments.reduce(|first, second| first + second).expect("a group has a half"), sum);
+                if *zero == 0 {
+                    sum =
+                        fma(*offset, moments.reduce(|first, second| first + second).expect("a group has a half"), sum);
+                }
                 // From the second half on, so that the first one is fused with it.
-                let products = halves.iter().rev().map(|(w, (x, scale))| (dot(w, x), *scale));
+                let products = halves.iter().rev().map(|(w, (x, scale))| (dot(w, *zero, x), *scale));
                 let product = products
                     .fold(None, |sum, (dot, x_scale)| Some(sum.map_or(dot * x_scale, |sum| fma(dot, x_scale, sum))));
                 sum = fma(product.expect("a group has a half"), *scale, sum);

@@ -5,7 +5,7 @@
 
 use core::arch::x86_64::*;
 
-use super::simd::{IntegerOp, Integers, Op, Simd, Wide, dword};
+use super::simd::{IntegerOp, Integers, Op, Simd, Wide, dword, paid};
 
 /// The proof that the processor has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug)]
@@ -281,6 +281,18 @@ impl Simd for Avx2 {
         let one = avx2!(_mm_add_ss(two, odd));
         avx2!(_mm_cvtss_f32(one))
     }
+
+    #[inline(always)]
+    fn largest(self, v: __m256) -> f32 {
+        let low = avx2!(_mm256_castps256_ps128(v));
+        let high = avx2!(_mm256_extractf128_ps::<1>(v));
+        let four = avx2!(_mm_max_ps(low, high));
+        let upper = avx2!(_mm_movehl_ps(four, four));
+        let two = avx2!(_mm_max_ps(four, upper));
+        let odd = avx2!(_mm_movehdup_ps(two));
+        let one = avx2!(_mm_max_ss(two, odd));
+        avx2!(_mm_cvtss_f32(one))
+    }
 }
 
 impl Integers for Avx2 {
@@ -310,16 +322,21 @@ impl Integers for Avx2 {
     fn dots<const M: usize, const N: usize>(
         self,
         codes: [[__m256i; 2]; N],
-        largest: u8,
+        [largest, raised]: [u8; 2],
         x: [&[[i8; 4]; N]; M],
         x_sums: [i32; M],
     ) -> [[__m256i; 2]; M] {
         if largest > Self::LARGEST_CODE {
-            return self.dots_of_bytes(codes, x, x_sums);
+            return self.dots_of_bytes(codes, raised, x, x_sums);
         }
         // Two products of each of so many groups of four columns add up to what 16 bits hold.
         let together = (i16::MAX as usize / (2 * 127 * usize::from(largest.max(1)))).clamp(1, N);
         let mut sums = [self.zero_i(); M];
+        if raised != 0 {
+            for m in 0..M {
+                sums[m] = self.splat_i(paid(raised, 0, x_sums[m]));
+            }
+        }
         let mut pairs = [self.zero_i(); M];
         for n in 0..N {
             for m in 0..M {
@@ -372,17 +389,20 @@ impl Avx2 {
         avx2!(_mm256_set1_epi32(dword(x)))
     }
 
-    /// [`Integers::dots`] of codes of all 256 values: as signed bytes, with what they are raised by paid in advance.
+    /// [`Integers::dots`] of codes of all 256 values: as signed bytes, 128 lower.
     #[inline(always)]
     fn dots_of_bytes<const M: usize, const N: usize>(
         self,
         codes: [[__m256i; 2]; N],
+        raised: u8,
         x: [&[[i8; 4]; N]; M],
         x_sums: [i32; M],
     ) -> [[__m256i; 2]; M] {
         let mut sums = [self.zero_i(); M];
-        for m in 0..M {
-            sums[m] = self.splat_i(128 * x_sums[m]);
+        if raised != 128 {
+            for m in 0..M {
+                sums[m] = self.splat_i(paid(raised, 128, x_sums[m]));
+            }
         }
         for n in 0..N {
             let signed = self.xor_c(codes[n], self.splat_c(128));

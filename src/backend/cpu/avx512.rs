@@ -103,6 +103,7 @@ macro_rules! methods {
             min(a: __m256, b: __m256) -> __m256;
             pow2(n: __m256) -> __m256;
             sum(v: __m256) -> f32;
+            largest(v: __m256) -> f32;
         }
     };
 }

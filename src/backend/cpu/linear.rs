@@ -31,6 +31,7 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
+use super::ahead::Ahead;
 use super::inputs::{Input, PREPARED};
 use super::outputs::Outputs;
 use super::simd::{Op, Simd};
@@ -146,15 +147,19 @@ impl<K: Kind> Op for Rows<'_, K> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let rows = self.0.x.len() / row_len::<K>(self.0.weights.cols);
+        let Product { x, weights, range, .. } = &self.0;
+        let rows = x.len() / row_len::<K>(weights.cols);
         for first in (0..rows).step_by(ROW_BLOCK) {
             let end = rows.min(first + ROW_BLOCK);
-            for group in self.0.range.clone() {
+            for group in range.clone() {
+                let next = weights.next(group, range);
                 let mut row = first;
                 while row < end {
+                    let done = row - first;
+                    let ahead = Ahead::share(next, done..done + 4, end - first, weights.group_bytes / K::UNIT_BYTES);
                     row += match end - row {
-                        1 | 2 => self.some::<S, 2>(s, group, row, end),
-                        _ => self.some::<S, 4>(s, group, row, end),
+                        1 | 2 => self.some::<S, 2>(s, group, row, end, ahead),
+                        _ => self.some::<S, 4>(s, group, row, end, ahead),
                     };
                 }
             }
@@ -165,7 +170,7 @@ impl<K: Kind> Op for Rows<'_, K> {
 impl<K: Kind> Rows<'_, K> {
     /// `M` rows from `row` on, or the one before `end` several times; answers `M`.
     #[inline(always)]
-    fn some<S: Simd, const M: usize>(&self, s: S, group: usize, row: usize, end: usize) -> usize {
+    fn some<S: Simd, const M: usize>(&self, s: S, group: usize, row: usize, end: usize, ahead: Ahead<'_>) -> usize {
         let Product { x, weights, out, .. } = &self.0;
         let len = row_len::<K>(weights.cols);
         let mut all = [row; M];
@@ -176,6 +181,7 @@ impl<K: Kind> Rows<'_, K> {
         }
         let mut sums = [[s.splat_w(0.0); M]];
         for (index, unit) in weights.group(group).chunks_exact(K::UNIT_BYTES).enumerate() {
+            ahead.bring(s, index);
             for b in 0..K::UNIT_BLOCKS {
                 let mut tails = [[0.0; BLOCK]; M];
                 let mut inputs = [Input::ZERO; M];

@@ -20,6 +20,7 @@
 //! Matrices, pools and buffers are all the memory there is, beside one buffer's rows in the form that codes meet, and in fast arithmetic a panel of codes per
 //! thread, made with the first matrix. An operation allocates nothing but its list of tasks, which is kept.
 
+mod ahead;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -484,6 +484,11 @@ macro_rules! methods {
             let four = vaddq_f32(v[0], v[1]);
             vpadds_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)))
         }
+
+        #[inline(always)]
+        fn largest(self, v: V) -> f32 {
+            vmaxvq_f32(vmaxq_f32(v[0], v[1]))
+        }
     };
 }
 

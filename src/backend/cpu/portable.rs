@@ -298,4 +298,9 @@ impl Simd for Portable {
     fn sum(self, v: V) -> f32 {
         ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
     }
+
+    #[inline(always)]
+    fn largest(self, v: V) -> f32 {
+        v.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
 }

@@ -3,12 +3,12 @@
 //! A row of `x` is rounded once to [`Rounded`] blocks of 32 columns, each half with a scale of its own, and used for all products that it
 //! goes into. A block of weights and a block of `x` meet in integers:
 //! ```text
-//! weight = code_w * scale_w + offset_w        (16 or 32 columns share the two)
+//! weight = (code_w - raised) * scale_w + offset_w    (16 or 32 columns share scale and offset; one of raised and offset is 0)
 //! x      = code_x * scale_x                   scale_x = max |x| / 127 of 16 columns, code_x = x / scale_x to the nearest, ties to even
 //!
 //! for each group of columns that share scale_w, ascending:
-//!   dot = sum code_w * code_x                 of each half, exact
-//!   sum = fma(offset_w, moment_x, sum)        moment_x = scale_x * sum code_x, of both halves added up
+//!   dot = sum (code_w - raised) * code_x      of each half, exact
+//!   sum = fma(offset_w, moment_x, sum)        where there are offsets; moment_x = scale_x * sum code_x, of both halves added up
 //!   sum = fma(dot * scale_x, scale_w, sum)    of two halves: fma(first dot, its scale_x, second dot * its scale_x)
 //! ```
 //! Scales of 16 columns are there because of accuracy: with 32 the errors of single tokens are 1.4 times as large, for a sixth less work.
@@ -16,22 +16,24 @@
 //! # Numerics
 //! Integers are exact in any order, and the rest is this one chain for every form and every number of rows: so an output depends on
 //! its row of `x` and its row of weights alone, and all instruction sets that fuse give the same bits.
-//! A half that holds an infinity or no number has no number for a scale, and so have the outputs of its row.
+//! A block that holds an infinity or no number has no numbers for scales, and so have the outputs of its row.
 //!
 //! # Forms
 //! One row, and up to 32 where codes stay in registers, meet codes as they are unpacked; more rows meet a panel of them. All read a row group
 //! from its first byte to its last.
 //!
 //! # Cost
-//! Per 32 columns of 16 outputs and a row of `x`: 8 integer products of 64 with VNNI (AVX2: 16 of 32, and as many 16-bit additions), and 6
-//! operations on the sums.
+//! Per 32 columns of 16 outputs and a row of `x`: 8 integer products of 64 with VNNI (AVX2: 16 of 32, and as many 16-bit additions), and 5
+//! operations on the sums, 6 with offsets. Zen 4 has integer products, multiplications and multiply-adds in the same units: 11 or 12 in turn, 8 of which are
+//! products; so 73 or 67 % of their rate at most.
 
 use core::marker::PhantomData;
 use core::ops::Range;
 
+use super::ahead::Ahead;
 use super::linear::{STREAMS, streams};
 use super::outputs::Outputs;
-use super::simd::{IntegerOp, Integers, LANES, Op, Simd};
+use super::simd::{IntegerOp, Integers, LANES, Op, SUM_UNIT, Simd};
 use super::tile::{BLOCK, BlockScales, Codes, Kind, Lines, Quant, ROWS, Scales, Weights, codes, with_quant};
 
 /// The largest code of `x`.
@@ -65,8 +67,8 @@ pub(super) struct Rounded {
     moments: [f32; 2],
     /// Both added up.
     moment: f32,
-    /// The sums of the codes.
-    sums: [i16; 2],
+    /// [`SUM_UNIT`] times the sum of the codes, of each half.
+    sums: [i32; 2],
 }
 
 impl Rounded {
@@ -95,42 +97,43 @@ impl Op for Round<'_> {
 #[inline(always)]
 fn round<S: Simd>(s: S, x: &[f32; BLOCK]) -> Rounded {
     let mut out = Rounded::ZERO;
+    // Nothing, or no number where there is an infinity or no number.
+    let mut flaw = s.splat(0.0);
+    for x in x.as_chunks::<LANES>().0 {
+        flaw = s.fma(s.load(x), s.splat(0.0), flaw);
+    }
+    let flaw = s.sum(flaw);
     let (halves, _) = x.as_chunks::<HALF>();
     for (half, x) in halves.iter().enumerate() {
-        let (codes, scale) = round_half(s, x);
-        let sum: i32 = codes.iter().map(|&code| i32::from(code)).sum();
+        let (codes, scale, sum) = round_half(s, x);
         out.codes[half] = bytemuck::cast(codes);
-        out.scales[half] = scale;
-        out.moments[half] = scale * sum as f32;
-        out.sums[half] = sum as i16;
+        out.scales[half] = scale + flaw;
+        out.moments[half] = out.scales[half] * sum;
+        out.sums[half] = SUM_UNIT * sum as i32;
     }
     out.moment = out.moments[0] + out.moments[1];
     out
 }
 
-/// Codes and scale of 16 columns.
+/// Codes and scale of 16 columns, and the sum of the codes.
 #[inline(always)]
-fn round_half<S: Simd>(s: S, x: &[f32; HALF]) -> ([i8; HALF], f32) {
+fn round_half<S: Simd>(s: S, x: &[f32; HALF]) -> ([i8; HALF], f32, f32) {
     let mut largest = s.splat(0.0);
-    // Nothing, or no number where there is an infinity or no number.
-    let mut flaw = s.splat(0.0);
     for x in x.as_chunks::<LANES>().0 {
         let x = s.load(x);
         largest = s.max(s.max(x, s.sub(s.splat(0.0), x)), largest);
-        flaw = s.fma(x, s.splat(0.0), flaw);
     }
-    let mut lanes = [0.0; LANES];
-    s.store(largest, &mut lanes);
-    let largest = lanes.into_iter().fold(0.0, f32::max);
-    s.store(flaw, &mut lanes);
-    let flaw = lanes.into_iter().sum::<f32>();
+    let largest = s.largest(largest);
     let (scale, inverse) = if largest > SMALLEST { (largest / LARGEST, LARGEST / largest) } else { (0.0, 0.0) };
     let mut shifted = [0.0; HALF];
+    let mut sum = s.splat(0.0);
     for (x, to) in x.as_chunks::<LANES>().0.iter().zip(shifted.as_chunks_mut::<LANES>().0) {
-        let scaled = s.mul(s.load(x), s.splat(inverse));
-        s.store(s.add(scaled, s.splat(TO_INTEGER)), to);
+        let integer = s.add(s.mul(s.load(x), s.splat(inverse)), s.splat(TO_INTEGER));
+        s.store(integer, to);
+        // Integers this small add up exactly in any order.
+        sum = s.add(s.sub(integer, s.splat(TO_INTEGER)), sum);
     }
-    (shifted.map(|x| x.to_bits() as i8), scale + flaw)
+    (shifted.map(|x| x.to_bits() as i8), scale, s.sum(sum))
 }
 
 /// Rounded rows with some row groups of quantised weights.
@@ -231,14 +234,17 @@ impl<Q: Quant> IntegerOp for FewRows<'_, Q> {
 
     #[inline(always)]
     fn run<S: Integers>(self, s: S) {
-        let rows = self.0.x.len() / (self.0.weights.cols / BLOCK);
-        for group in self.0.range.clone() {
+        let RoundedProduct { x, weights, range, .. } = &self.0;
+        let rows = x.len() / (weights.cols / BLOCK);
+        for group in range.clone() {
+            let next = weights.next(group, range);
             let mut row = 0;
             while row < rows {
+                let ahead = Ahead::share(next, row..row + 8, rows, weights.group_bytes / Q::BYTES);
                 row += match rows - row {
-                    1 | 2 => self.some::<S, 2, 1>(s, group, row, rows),
-                    3 | 4 => self.some::<S, 4, 1>(s, group, row, rows),
-                    _ => self.some::<S, 4, 2>(s, group, row, rows),
+                    1 | 2 => self.some::<S, 2, 1>(s, group, row, rows, ahead),
+                    3 | 4 => self.some::<S, 4, 1>(s, group, row, rows, ahead),
+                    _ => self.some::<S, 4, 2>(s, group, row, rows, ahead),
                 };
             }
         }
@@ -248,7 +254,14 @@ impl<Q: Quant> IntegerOp for FewRows<'_, Q> {
 impl<Q: Quant> FewRows<'_, Q> {
     /// `P` parties, one or two, of `M` rows from `row` on, or the last row several times; answers how many rows.
     #[inline(always)]
-    fn some<S: Integers, const M: usize, const P: usize>(&self, s: S, group: usize, row: usize, rows: usize) -> usize {
+    fn some<S: Integers, const M: usize, const P: usize>(
+        &self,
+        s: S,
+        group: usize,
+        row: usize,
+        rows: usize,
+        ahead: Ahead<'_>,
+    ) -> usize {
         let RoundedProduct { x, weights, out, .. } = &self.0;
         let width = weights.cols / BLOCK;
         let mut all = [[row; M]; P];
@@ -261,6 +274,7 @@ impl<Q: Quant> FewRows<'_, Q> {
         }
         let mut sums = [[[s.splat_w(0.0)]; M]; P];
         for (index, unit) in weights.group(group).chunks_exact(Q::BYTES).enumerate() {
+            ahead.bring(s, index);
             for b in 0..Q::COLS / BLOCK {
                 let at = index * (Q::COLS / BLOCK) + b;
                 let (codes, meeting) =
@@ -359,6 +373,12 @@ impl RoundedProduct<'_> {
                 for first in (0..blocks).step_by(PANEL_BLOCKS) {
                     let count = PANEL_BLOCKS.min(blocks - first);
                     let (codes, scales) = (&mut panel[..count], &mut scales[..count]);
+                    let next = match first + count {
+                        end if end < blocks => weights.group(group).get(end * weights.group_bytes / blocks..),
+                        _ => Some(weights.next(group, &range)),
+                    };
+                    let next = next
+                        .map_or(&[][..], |next| &next[..next.len().min(PANEL_BLOCKS * weights.group_bytes / blocks)]);
                     with_quant!(weights.dtype, Q => {
                         type C = <Q as Quant>::Codes;
                         let (codes, scales) = (&mut *codes, &mut *scales);
@@ -369,8 +389,8 @@ impl RoundedProduct<'_> {
                             scales: &mut *scales,
                             quant: PhantomData,
                         });
-                        let tiles = Tiles { x, width: blocks, first, codes, scales, out, group, rows: rows.clone() };
-                        s.run_integers(OfCodes::<{ <C as Lines>::GROUP }, { largest(<C as Codes>::LARGEST) }>(tiles));
+                        let tiles = Tiles { x, width: blocks, first, codes, scales, out, group, rows: rows.clone(), next };
+                        s.run_integers(OfCodes::<{ <C as Lines>::GROUP }, { largest(<C as Codes>::LARGEST) }, { <Q as Quant>::RAISED }>(tiles));
                     }, else {});
                 }
             }
@@ -401,12 +421,14 @@ struct Tiles<'a> {
     group: usize,
     /// Rows of `x`.
     rows: Range<usize>,
+    /// The bytes that are read next.
+    next: &'a [u8],
 }
 
-/// Tiles with codes up to `LARGEST`, of which `GROUP` columns share scales.
-struct OfCodes<'a, const GROUP: usize, const LARGEST: u8>(Tiles<'a>);
+/// Tiles with codes up to `LARGEST`, raised by `RAISED`, of which `GROUP` columns share scales.
+struct OfCodes<'a, const GROUP: usize, const LARGEST: u8, const RAISED: u8>(Tiles<'a>);
 
-impl<const GROUP: usize, const LARGEST: u8> IntegerOp for OfCodes<'_, GROUP, LARGEST> {
+impl<const GROUP: usize, const LARGEST: u8, const RAISED: u8> IntegerOp for OfCodes<'_, GROUP, LARGEST, RAISED> {
     type Output = ();
 
     /// Rows in tiles as high as the instance has them, what is left in lower ones.
@@ -425,7 +447,7 @@ impl<const GROUP: usize, const LARGEST: u8> IntegerOp for OfCodes<'_, GROUP, LAR
     }
 }
 
-impl<const GROUP: usize, const LARGEST: u8> OfCodes<'_, GROUP, LARGEST> {
+impl<const GROUP: usize, const LARGEST: u8, const RAISED: u8> OfCodes<'_, GROUP, LARGEST, RAISED> {
     #[inline(always)]
     fn parties<S: Integers, const M: usize>(&self, s: S, row: usize, left: usize) -> usize {
         // Known when it is compiled: tiles that the instance does not have are left out.
@@ -449,7 +471,10 @@ impl<const GROUP: usize, const LARGEST: u8> OfCodes<'_, GROUP, LARGEST> {
         }
         // One or two rows behind the last whole party are left for a smaller tile.
         let parties = ((left + 1) / M).clamp(1, P);
-        let Tiles { x, width, first, codes, scales, out, group, ref rows } = self.0;
+        let Tiles { x, width, first, codes, scales, out, group, ref rows, next } = self.0;
+        let done = row - rows.start;
+        // At once: for each of so many blocks it would cost more than it brings.
+        Ahead::share(next, done..done + M * parties, rows.len(), 1).bring(s, 0);
         let mut all = [[row; M]; P];
         let mut at: [[&[Rounded]; M]; P] = [[&[]; M]; P];
         let mut sums = [[[s.splat_w(0.0)]; M]; P];
@@ -467,7 +492,7 @@ impl<const GROUP: usize, const LARGEST: u8> OfCodes<'_, GROUP, LARGEST> {
         for (b, (codes, scales)) in codes.iter().zip(scales).enumerate() {
             let first_scales = Scales::load(s, &scales[0]);
             let second_scales = if GROUP == 16 { Scales::load(s, &scales[1]) } else { first_scales };
-            let meeting = Meeting { scales: [first_scales, second_scales], group: GROUP, largest: LARGEST };
+            let meeting = Meeting { scales: [first_scales, second_scales], group: GROUP, codes: [LARGEST, RAISED] };
             let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
             let codes = [
                 s.load_c(c0),
@@ -504,8 +529,8 @@ struct Meeting<S: Simd> {
     scales: [Scales<S>; 2],
     /// Columns that share scales.
     group: usize,
-    /// The largest code.
-    largest: u8,
+    /// The largest code, and what codes are raised by.
+    codes: [u8; 2],
 }
 
 impl<S: Simd> Meeting<S> {
@@ -514,7 +539,7 @@ impl<S: Simd> Meeting<S> {
     fn of_unit<Q: Quant>(s: S, unit: &[u8], b: usize) -> Self {
         let first = Q::scales(s, unit, b, 0);
         let second = if Q::Codes::GROUP == 16 { Q::scales(s, unit, b, 1) } else { first };
-        Self { scales: [first, second], group: Q::Codes::GROUP, largest: Q::Codes::LARGEST }
+        Self { scales: [first, second], group: Q::Codes::GROUP, codes: [Q::Codes::LARGEST, Q::RAISED] }
     }
 
     /// Adds the products of one row.
@@ -534,35 +559,37 @@ impl<S: Simd> Meeting<S> {
     where
         S: Integers,
     {
-        let &Self { scales: [w, second_w], group, largest } = self;
+        let &Self { scales: [w, second_w], group, codes: kind } = self;
         let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
+        // What codes are raised by was taken off in integers.
+        let offset = |sum, offset, moment| if kind[1] == 0 { s.fma_w(offset, s.splat_w(moment), sum) } else { sum };
         let mut halves = [[&x[0].codes[0]; M], [&x[0].codes[1]; M]];
         let mut x_sums = [[0; M]; 2];
         for m in 0..M {
             halves[0][m] = &x[m].codes[0];
             halves[1][m] = &x[m].codes[1];
-            x_sums[0][m] = x[m].sums[0].into();
-            x_sums[1][m] = x[m].sums[1].into();
+            x_sums[0][m] = x[m].sums[0];
+            x_sums[1][m] = x[m].sums[1];
         }
-        let first = s.dots([c0, c1, c2, c3], largest, halves[0], x_sums[0]);
+        let first = s.dots([c0, c1, c2, c3], kind, halves[0], x_sums[0]);
         // Of pairs, each is indexed by itself: a copy of a pair would go through a general register.
         if group == 16 {
             for m in 0..M {
-                let sum = s.fma_w(w.offset, s.splat_w(x[m].moments[0]), sums[m][0]);
+                let sum = offset(sums[m][0], w.offset, x[m].moments[0]);
                 let dot = s.mul_w(s.numbers(first[m]), s.splat_w(x[m].scales[0]));
                 sums[m][0] = s.fma_w(dot, w.scale, sum);
             }
         }
-        let second = s.dots([c4, c5, c6, c7], largest, halves[1], x_sums[1]);
+        let second = s.dots([c4, c5, c6, c7], kind, halves[1], x_sums[1]);
         if group == 16 {
             for m in 0..M {
-                let sum = s.fma_w(second_w.offset, s.splat_w(x[m].moments[1]), sums[m][0]);
+                let sum = offset(sums[m][0], second_w.offset, x[m].moments[1]);
                 let dot = s.mul_w(s.numbers(second[m]), s.splat_w(x[m].scales[1]));
                 sums[m][0] = s.fma_w(dot, second_w.scale, sum);
             }
         } else {
             for m in 0..M {
-                let sum = s.fma_w(w.offset, s.splat_w(x[m].moment), sums[m][0]);
+                let sum = offset(sums[m][0], w.offset, x[m].moment);
                 let second = s.mul_w(s.numbers(second[m]), s.splat_w(x[m].scales[1]));
                 let dot = s.fma_w(s.numbers(first[m]), s.splat_w(x[m].scales[0]), second);
                 sums[m][0] = s.fma_w(dot, w.scale, sum);

@@ -130,6 +130,8 @@ pub(super) trait Simd: Wide {
 
     /// The sum of the lanes, in the order of the module's invariant.
     fn sum(self, v: Self::V) -> f32;
+    /// The largest lane, where all are numbers.
+    fn largest(self, v: Self::V) -> f32;
 }
 
 /// An instruction set with products of bytes. One that has none of its own lets another one have them (see `dispatch`).
@@ -158,21 +160,23 @@ pub(super) trait Integers: Simd {
     fn dot_signed(self, sum: Self::I, codes: Self::C, x: [i8; 4]) -> Self::I;
     /// The same integer in all lanes.
     fn splat_i(self, x: i32) -> Self::I;
-    /// For each of `M` rows of `x`: the products of `N` times four columns, added up. `codes` are unsigned bytes up to `largest`, `x` is
-    /// in -127 ..= 127, and `x_sums` is what each row of it adds up to, which is only used for codes above
-    /// [`Integers::LARGEST_CODE`]. Exact in any order, as `16 N` products of 255 by 127 are far from 2^31.
+    /// For each of `M` rows of `x`: the products of `N` times four columns, added up. `codes` are unsigned bytes up to `largest`, and count
+    /// `raised` less; `x` is in -127 ..= 127, and `x_sums` is [`SUM_UNIT`] times what each row of it adds up to.
+    /// Exact in any order, as `16 N` products of 255 by 127 are far from 2^31.
     #[inline(always)]
     fn dots<const M: usize, const N: usize>(
         self,
         codes: [Self::C; N],
-        largest: u8,
+        [largest, raised]: [u8; 2],
         x: [&[[i8; 4]; N]; M],
         x_sums: [i32; M],
     ) -> [Self::I; M] {
+        // Codes that the instruction does not take are taken 128 lower.
+        let lowered: u8 = if largest > Self::LARGEST_CODE { 128 } else { 0 };
         let mut sums = [self.zero_i(); M];
-        if largest > Self::LARGEST_CODE {
+        if lowered != raised {
             for m in 0..M {
-                sums[m] = self.splat_i(128 * x_sums[m]);
+                sums[m] = self.splat_i(paid(raised, lowered, x_sums[m]));
             }
         }
         for n in 0..N {
@@ -188,6 +192,18 @@ pub(super) trait Integers: Simd {
     }
     /// The nearest numbers.
     fn numbers(self, v: Self::I) -> Self::W;
+}
+
+/// What a sum of codes of `x` is multiplied by before it is kept: the most frequent of what weights are raised by, so that it is read and not computed where
+/// products begin.
+pub(super) const SUM_UNIT: i32 = -16;
+
+/// What a sum of products begins with where weights count `raised` less and are taken `lowered` less: `lowered - raised` times the sum of the codes of
+/// `x`, of which `x_sum` is [`SUM_UNIT`] times as much. Their difference is a multiple of 16, or a part of it that is a power of two.
+#[inline(always)]
+pub(super) fn paid(raised: u8, lowered: u8, x_sum: i32) -> i32 {
+    let times = i32::from(lowered) - i32::from(raised);
+    if times % SUM_UNIT == 0 { times / SUM_UNIT * x_sum } else { x_sum >> (SUM_UNIT / times).trailing_zeros() }
 }
 
 /// Four bytes as a dword, the first one lowest.

@@ -51,9 +51,9 @@ pub(super) fn put_half(unit: &[u8], from: usize, r: usize, at: usize, to: &mut [
 
 /// `d`, and what takes back that the codes are raised by `raised`: exact, as `d` has 11 bits.
 #[inline(always)]
-fn around<S: Wide>(s: S, unit: &[u8], raised: f32) -> Scales<S> {
+fn around<S: Wide>(s: S, unit: &[u8], raised: u8) -> Scales<S> {
     let scale = s.load_w_f16(part(unit, 0));
-    Scales { scale, offset: s.mul_w(scale, s.splat_w(-raised)) }
+    Scales { scale, offset: s.mul_w(scale, s.splat_w(-f32::from(raised))) }
 }
 
 /// `d` and `m`.
@@ -64,13 +64,14 @@ fn above<S: Wide>(s: S, unit: &[u8]) -> Scales<S> {
 
 impl Quant for Q4_0 {
     type Codes = Four;
+    const RAISED: u8 = 8;
 
     const DTYPE: DType = DType::Q4_0;
     const SCALE_BYTES: usize = 32;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], _: usize, _: usize) -> Scales<S> {
-        around(s, unit, 8.0)
+        around(s, unit, Self::RAISED)
     }
 
     #[inline(always)]
@@ -86,6 +87,7 @@ impl Quant for Q4_0 {
 
 impl Quant for Q4_1 {
     type Codes = Four;
+    const RAISED: u8 = 0;
 
     const DTYPE: DType = DType::Q4_1;
     const SCALE_BYTES: usize = 64;
@@ -109,13 +111,14 @@ impl Quant for Q4_1 {
 
 impl Quant for Q5_0 {
     type Codes = Five;
+    const RAISED: u8 = 16;
 
     const DTYPE: DType = DType::Q5_0;
     const SCALE_BYTES: usize = 32;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], _: usize, _: usize) -> Scales<S> {
-        around(s, unit, 16.0)
+        around(s, unit, Self::RAISED)
     }
 
     #[inline(always)]
@@ -132,6 +135,7 @@ impl Quant for Q5_0 {
 
 impl Quant for Q5_1 {
     type Codes = Five;
+    const RAISED: u8 = 0;
 
     const DTYPE: DType = DType::Q5_1;
     const SCALE_BYTES: usize = 64;
@@ -156,13 +160,14 @@ impl Quant for Q5_1 {
 
 impl Quant for Q8_0 {
     type Codes = Eight;
+    const RAISED: u8 = 128;
 
     const DTYPE: DType = DType::Q8_0;
     const SCALE_BYTES: usize = 32;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], _: usize, _: usize) -> Scales<S> {
-        around(s, unit, 128.0)
+        around(s, unit, Self::RAISED)
     }
 
     #[inline(always)]
@@ -180,13 +185,14 @@ impl Quant for Q8_0 {
 
 impl Quant for Iq4Nl {
     type Codes = Levels;
+    const RAISED: u8 = LEVELS_RAISED;
 
     const DTYPE: DType = DType::IQ4_NL;
     const SCALE_BYTES: usize = 32;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], _: usize, _: usize) -> Scales<S> {
-        around(s, unit, LEVELS_RAISED)
+        around(s, unit, Self::RAISED)
     }
 
     #[inline(always)]

@@ -81,7 +81,7 @@ kinds! {
 }
 
 /// What the levels of the table are raised by.
-pub(super) const LEVELS_RAISED: f32 = 128.0;
+pub(super) const LEVELS_RAISED: u8 = 128;
 
 /// The levels, raised to unsigned bytes.
 const LEVELS: [u8; 16] = {

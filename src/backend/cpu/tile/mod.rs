@@ -61,6 +61,8 @@ const LINE: usize = 64;
 pub(super) trait Quant {
     /// How its codes lie.
     type Codes: Codes;
+    /// What its codes are raised by, so that none is negative: where that is not 0, offsets are `-RAISED * scale`.
+    const RAISED: u8;
 
     /// Its name.
     const DTYPE: DType;
@@ -206,6 +208,12 @@ impl<'a> Weights<'a> {
     #[inline(always)]
     pub(super) fn group(&self, index: usize) -> &'a [u8] {
         &self.bytes[index * self.group_bytes..][..self.group_bytes]
+    }
+
+    /// The bytes of the row group behind it in a range; none behind the last.
+    #[inline(always)]
+    pub(super) fn next(&self, index: usize, range: &Range<usize>) -> &'a [u8] {
+        if index + 1 < range.end { self.group(index + 1) } else { &[] }
     }
 }
 

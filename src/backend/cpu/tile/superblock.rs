@@ -43,9 +43,9 @@ fn put(value: u8, at: usize, to: &mut [u8]) {
 
 /// `d * s`, and what takes back that the codes are raised by `raised`. `s` is at byte `at`.
 #[inline(always)]
-fn around<S: Wide>(s: S, unit: &[u8], at: usize, raised: f32) -> Scales<S> {
+fn around<S: Wide>(s: S, unit: &[u8], at: usize, raised: u8) -> Scales<S> {
     let scale = s.mul_w(s.load_w_f16(part(unit, 0)), s.load_w_i8(part(unit, at)));
-    Scales { scale, offset: s.mul_w(scale, s.splat_w(-raised)) }
+    Scales { scale, offset: s.mul_w(scale, s.splat_w(-f32::from(raised))) }
 }
 
 /// `d * s` and `-m * t` of group `g` of 8.
@@ -101,6 +101,7 @@ fn put_scales_and_minima(unit: &[u8], r: usize, to: &mut [u8]) {
 
 impl Quant for Q2K {
     type Codes = Two;
+    const RAISED: u8 = 0;
 
     const DTYPE: DType = DType::Q2_K;
     const SCALE_BYTES: usize = 64 + 16 * ROWS;
@@ -133,13 +134,14 @@ impl Quant for Q2K {
 
 impl Quant for Q3K {
     type Codes = Three;
+    const RAISED: u8 = 4;
 
     const DTYPE: DType = DType::Q3_K;
     const SCALE_BYTES: usize = 32 + 16 * ROWS;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], block: usize, half: usize) -> Scales<S> {
-        around(s, unit, 32 + ROWS * (2 * block + half), 4.0)
+        around(s, unit, 32 + ROWS * (2 * block + half), Self::RAISED)
     }
 
     #[inline(always)]
@@ -162,6 +164,7 @@ impl Quant for Q3K {
 
 impl Quant for Q4K {
     type Codes = Four;
+    const RAISED: u8 = 0;
 
     const DTYPE: DType = DType::Q4_K;
     const SCALE_BYTES: usize = 64 + 16 * ROWS;
@@ -186,6 +189,7 @@ impl Quant for Q4K {
 
 impl Quant for Q5K {
     type Codes = Five;
+    const RAISED: u8 = 0;
 
     const DTYPE: DType = DType::Q5_K;
     const SCALE_BYTES: usize = 64 + 16 * ROWS;
@@ -210,13 +214,14 @@ impl Quant for Q5K {
 
 impl Quant for Q6K {
     type Codes = Six;
+    const RAISED: u8 = 32;
 
     const DTYPE: DType = DType::Q6_K;
     const SCALE_BYTES: usize = 32 + 16 * ROWS;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], block: usize, half: usize) -> Scales<S> {
-        around(s, unit, 32 + ROWS * (2 * block + half), 32.0)
+        around(s, unit, 32 + ROWS * (2 * block + half), Self::RAISED)
     }
 
     #[inline(always)]
@@ -240,13 +245,14 @@ impl Quant for Q6K {
 
 impl Quant for Iq4Xs {
     type Codes = Levels;
+    const RAISED: u8 = LEVELS_RAISED;
 
     const DTYPE: DType = DType::IQ4_XS;
     const SCALE_BYTES: usize = 32 + 8 * ROWS;
 
     #[inline(always)]
     fn scales<S: Wide>(s: S, unit: &[u8], block: usize, _: usize) -> Scales<S> {
-        around(s, unit, 32 + ROWS * block, LEVELS_RAISED)
+        around(s, unit, 32 + ROWS * block, Self::RAISED)
     }
 
     #[inline(always)]
