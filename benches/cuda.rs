@@ -11,7 +11,7 @@
 //! | file | what |
 //! |---|---|
 //! | `cuda/rows.rs`, `pages.rs`, `picks.rs`, `products.rs`, `attention.rs` | operations one by one |
-//! | `cuda/steps.rs` | whole steps |
+//! | `cuda/steps.rs` | whole steps, with and without graphs |
 //! | `cuda/kernels_run.rs` | which kernels the operations have launched |
 
 use std::time::Instant;
@@ -100,7 +100,8 @@ fn simulated_sizes() -> Sizes {
         context: 270,
         prompt: 18,
         least_seconds: 0.0,
-        steps: 1,
+        // Launched, captured, launched again as a graph.
+        steps: 3,
     }
 }
 

@@ -65,11 +65,12 @@ def main():
         peer = peer_of(line, torch)
         beside = f"{peer['us']:.1f}" if peer else ""
         print(f"| {line['test']} | {shape} | {line['us']:.1f} | {floor * 1e6:.2f} | {floor / seconds:.3f} | {beside} |")
-    print("\n| whole steps | arithmetic | lanes or tokens | ms | tokens/s | of bandwidth |\n|---|---|---|---|---|---|")
+    print("\n| whole steps | arithmetic | lanes or tokens | graphs (steps that were one) | ms | tokens/s | of bandwidth |\n|---|---|---|---|---|---|---|")
     for line in ictus:
         if line["test"] in ("step", "pp"):
             count, part = line.get("lanes", line.get("n")), line.get("of_bandwidth", "")
-            print(f"| {line['test']} | {line['arithmetic']} | {count} | {line['ms']} | {line['tok_s']} | {part} |")
+            graphs = f"{'yes' if line['graphs'] else 'no'} ({line['graph_hits']} of {line['steps']})" if "graphs" in line else ""
+            print(f"| {line['test']} | {line['arithmetic']} | {count} | {graphs} | {line['ms']} | {line['tok_s']} | {part} |")
 
 
 if __name__ == "__main__":

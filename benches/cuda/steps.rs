@@ -5,14 +5,16 @@ use std::time::Instant;
 
 use ictus::backend::{Arithmetic, KvType};
 use ictus::checkpoint::ModelConfig;
-use ictus::runtime::{Answers, Feed, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want};
+use ictus::runtime::{
+    Answers, Feed, GraphCounts, Input, ModelRuntime, PagedIdentity, PagedOptions, Runtime, SeqHandle, Want,
+};
 use ictus::sample::SampleRequest;
 use ictus::tensor::{DType, Tensor};
 use serde_json::json;
 
 use super::{Bench, PAGE, Sizes, backend_in, floats, median, round, weights};
 
-/// Whole steps: every lane feeds the token that it picked.
+/// Whole steps, with and without graphs. Figures that are named after graphs and had none are an error.
 pub(crate) fn steps(bench: &Bench, arithmetic: Arithmetic) {
     let &Sizes { ref model, lanes, prompt, steps, .. } = &bench.sizes;
     let tensors = tensors(model);
@@ -36,7 +38,6 @@ pub(crate) fn steps(bench: &Bench, arithmetic: Arithmetic) {
     let tokens: Vec<u32> = (0..prompt).map(|i| (i * 31 % model.vocab) as u32).collect();
     let sequences: Vec<SeqHandle> = (0..most).map(|_| runtime.seq_create().expect("a sequence")).collect();
     let mut answers = Answers::new();
-    let want = || Want::Token(SampleRequest::default());
     let mut prefill_seconds = Vec::new();
     for &sequence in &sequences {
         let started = Instant::now();
@@ -46,30 +47,47 @@ pub(crate) fn steps(bench: &Bench, arithmetic: Arithmetic) {
     }
     let seconds = median(&mut prefill_seconds);
     bench.say("pp", json!({ "arithmetic": arithmetic.name(), "n": prompt, "ms": round(seconds * 1e3), "tok_s": round(prompt as f64 / seconds) }));
-    for &lanes in lanes {
-        // So that each case finds the same positions, what it feeds is cut off again behind it.
-        let mut runs: Vec<f64> = (0..steps)
-            .map(|step| {
-                let token = [(step * 7 % model.vocab) as u32];
-                let feeds: Vec<Feed<'_>> = sequences[..lanes]
-                    .iter()
-                    .map(|&sequence| Feed { sequence, input: Input::Tokens(&token), want: want() })
-                    .collect();
-                let started = Instant::now();
-                runtime.step(&feeds, &mut answers).expect("the step runs");
-                started.elapsed().as_secs_f64()
-            })
-            .collect();
-        for &sequence in &sequences[..lanes] {
-            runtime.seq_truncate(sequence, prompt as u64).expect("a sequence can be cut");
+    // Those without permission first: a graph that is there would be used without it.
+    for may_capture in [false, true] {
+        runtime.allow_capture(may_capture);
+        for &lanes in lanes {
+            runtime.take_graph_counts();
+            let seconds = decode(&mut runtime, &sequences[..lanes], bench);
+            let GraphCounts { hits, misses } = runtime.take_graph_counts();
+            bench.say(
+                "step",
+                json!({ "arithmetic": arithmetic.name(), "lanes": lanes, "positions": prompt, "graphs": may_capture, "graph_hits": hits, "steps": steps,
+                    "ms": round(seconds * 1e3), "tok_s": round(lanes as f64 / seconds), "of_bandwidth": round(weight_bytes as f64 / seconds / bench.bandwidth) }),
+            );
+            assert_eq!(hits > 0, may_capture, "graphs launched at {lanes} lanes: {hits}, not {misses}");
         }
-        let seconds = median(&mut runs);
-        bench.say(
-            "step",
-            json!({ "arithmetic": arithmetic.name(), "lanes": lanes, "positions": prompt, "ms": round(seconds * 1e3), "tok_s": round(lanes as f64 / seconds),
-                "of_bandwidth": round(weight_bytes as f64 / seconds / bench.bandwidth) }),
-        );
     }
+}
+
+/// Median seconds of a step in which each sequence feeds one token. What is fed is cut off again, so that each case finds the same positions.
+fn decode(runtime: &mut impl Runtime, sequences: &[SeqHandle], bench: &Bench) -> f64 {
+    let &Sizes { ref model, prompt, steps, .. } = &bench.sizes;
+    let mut answers = Answers::new();
+    let mut runs: Vec<f64> = (0..steps)
+        .map(|step| {
+            let token = [(step * 7 % model.vocab) as u32];
+            let feeds: Vec<Feed<'_>> = sequences
+                .iter()
+                .map(|&sequence| Feed { sequence, input: Input::Tokens(&token), want: want() })
+                .collect();
+            let started = Instant::now();
+            runtime.step(&feeds, &mut answers).expect("the step runs");
+            started.elapsed().as_secs_f64()
+        })
+        .collect();
+    for &sequence in sequences {
+        runtime.seq_truncate(sequence, prompt as u64).expect("a sequence can be cut");
+    }
+    median(&mut runs)
+}
+
+fn want() -> Want<'static> {
+    Want::Token(SampleRequest::default())
 }
 
 /// Random weights of a whole model, under the names that its family asks for; the embedding is the output layer too.
