@@ -1,7 +1,7 @@
 //! What is noted in a section and run behind it: memory that goes meanwhile, and graphs of more shapes than are kept.
 
 use ictus::backend::cuda::CudaBackend;
-use ictus::backend::{Again, Backend, Gate, KvShape, Picked};
+use ictus::backend::{Again, Backend, Gate, KvShape, Picked, Span};
 use ictus::runtime::{Answers, Feed, GraphCounts, Input, ModelRuntime, PagedOptions, SeqHandle, Want};
 use ictus::sample::SampleRequest;
 
@@ -124,6 +124,41 @@ fn cuda_memory_that_goes_with_steps_under_way_is_freed_behind_them() {
         }
     }
     drop((x, backend));
+}
+
+/// Pages that are copied in the middle of a section, and again behind a reading: the copies hold what was written before, whatever was noted by then.
+#[test]
+fn cuda_copies_of_pages_overtake_nothing_in_a_section() {
+    let Some(_driver) = simulated() else { return };
+    let backend = CudaBackend::new(0).expect("a device");
+    let shape =
+        KvShape { layers: 1, n_kv_heads: 2, head_dim: 16, page_size_tokens: 16, pages: 8, element: KvType::F32 };
+    let mut pages = backend.pages(&shape).expect("a pool");
+    backend.make_room_for_tables(4, 4).expect("room");
+    let mut random = Random::new("cuda copies of pages");
+    let (width, tokens) = (32, 16);
+    let [keys, values] = [(); 2].map(|()| rows(&backend, width, &weights::values(&mut random, tokens * width)));
+    let spans = [Span { first_row: 0, rows: tokens, start: 0, block_table: &[0] }];
+    // Before the section, so that nothing of it is in the arena when pages are copied.
+    backend.pass_begin(&[&spans]).expect("room");
+    backend.part_begin(Again::No);
+    backend.kv_write(&mut pages, 0, &keys, &values, &spans);
+    backend.copy_pages(&mut pages, &[(0, 1)]);
+    backend.copy_pages(&mut pages, &[(1, 2)]);
+    assert_eq!(backend.health(), Ok(()));
+    backend.copy_pages(&mut pages, &[(2, 3)]);
+    backend.copy_pages(&mut pages, &[(3, 4)]);
+    backend.part_end();
+    backend.pass_end();
+    let bytes = [0, 1, 2, 3, 4].map(|page| {
+        let mut bytes = vec![0; 2 * tokens * width * size_of::<f32>()];
+        backend.read_tokens(&pages, &[page], 0..tokens, &mut bytes).expect("it works");
+        bytes
+    });
+    assert!(bytes[0].iter().any(|&byte| byte != 0));
+    for page in 1..5 {
+        assert!(bytes[page] == bytes[0], "page {page}");
+    }
 }
 
 /// How many programs are remembered (`graphs.rs`).

@@ -1,6 +1,6 @@
 //! Steps of several devices as sections: one copy to each device, one graph of all of them, and the bits of one device whatever becomes of it.
 
-use ictus::backend::{Backend, KvType};
+use ictus::backend::{Again, Backend, KvShape, KvType, Picked, Spread};
 use ictus::executor::Executor;
 use ictus::record::constant::tick_flag::CAPTURE_OK;
 use ictus::record::{LaneAdmit, Status};
@@ -176,6 +176,51 @@ fn cuda_group_steps_of_odd_rounds_come_again() {
     assert_eq!(rows(weights.spread(2, &options()), &ids), alone);
     // The last step is another one.
     assert_eq!(alone.1, GraphCounts { hits: 4, misses: 2 + 1 });
+}
+
+/// A part of one round that picks, and so was launched before it ends, is one program: the round behind it in which nobody pushes is none.
+#[test]
+fn cuda_group_parts_of_odd_rounds_that_pick_are_one_program_each() {
+    let Some(driver) = devices(2) else { return };
+    let backend = group(2);
+    let shape =
+        KvShape { layers: 1, n_kv_heads: 2, head_dim: 16, page_size_tokens: 16, pages: 8, element: KvType::F32 };
+    let _pages = backend.pages(&shape).expect("a pool");
+    let mut random = Random::new("cuda group odd rounds");
+    let (vocab, hidden, rows) = (300, 32, 3);
+    let norm = weights::plain(1, hidden, &weights::values(&mut random, hidden));
+    let table = weights::plain(vocab, hidden, &weights::values(&mut random, vocab * hidden));
+    let norm = backend.vector(&norm).expect("a vector");
+    let matrix = backend.matrix_in(&table, Spread::Parts { unit: 1 }).expect("a matrix");
+    let [mut x, mut normed] = [(); 2].map(|()| backend.buffer(hidden));
+    let mut logits = backend.buffer_in(vocab, Spread::Collected { unit: 1 });
+    for buffer in [&mut x, &mut normed, &mut logits] {
+        backend.resize(buffer, rows).expect("memory");
+    }
+    let mut part = |again: Option<Again>, values: &[f32]| {
+        backend.write(&mut x, 0, values).expect("it works");
+        let before = driver.statistics();
+        if let Some(again) = again {
+            backend.part_begin(again);
+        }
+        backend.rms_norm(&x, &norm, 1e-5, &mut normed);
+        backend.linear(&normed, &matrix, None, &mut logits);
+        let mut out = [Picked::NotServed; 3];
+        let request = SampleRequest::default();
+        backend.pick_rows(&mut logits, &[Some(&request); 3], &mut out).expect("it works");
+        backend.part_end();
+        backend.health().expect("the devices live");
+        let counts = backend.take_graph_counts();
+        (out, (counts.hits, counts.misses), driver.statistics().graph_launches - before.graph_launches)
+    };
+    for (number, expected) in [((0, 1), 0), ((0, 1), 1), ((1, 0), 1), ((1, 0), 1)].into_iter().enumerate() {
+        let values = weights::values(&mut random, rows * hidden);
+        let (alone, ..) = part(None, &values);
+        assert!(alone.iter().all(|picked| matches!(picked, Picked::Done(Ok(_)))), "{alone:?}");
+        let (picked, counts, graphs) = part(Some(Again::Keep), &values);
+        assert_eq!(picked, alone, "part {number}");
+        assert_eq!((counts, graphs), expected, "part {number}");
+    }
 }
 
 /// A capture that fails, wherever it does, is nobody's fault: the step is launched on all devices, its program is not tried again, others are.

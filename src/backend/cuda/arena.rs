@@ -49,13 +49,15 @@ pub(super) struct Arena {
     used: usize,
     /// Bytes of them that are on their way to the device, or there.
     brought: usize,
+    /// Whether the front was given out, which happens once in a section.
+    front_taken: bool,
 }
 
 impl Arena {
     pub(super) fn new(driver: &Driver, bytes: usize) -> Result<Self, BackendError> {
         let half = || Ok(Half { pinned: driver.pinned(bytes)?, copied: driver.event()?, was_copied: false });
         let halves = [half()?, half()?];
-        Ok(Self { halves, device: driver.memory(bytes)?, current: 0, used: 0, brought: 0 })
+        Ok(Self { halves, device: driver.memory(bytes)?, current: 0, used: 0, brought: 0, front_taken: false })
     }
 
     /// Whether a section may bring so many bytes.
@@ -70,16 +72,16 @@ impl Arena {
         if half.was_copied && !driver.has_passed(&half.copied)? {
             driver.wait_for(&half.copied)?;
         }
-        (self.used, self.brought) = (FRONT_BYTES, FRONT_BYTES);
+        (self.used, self.brought, self.front_taken) = (FRONT_BYTES, FRONT_BYTES, false);
         Ok(())
     }
 
-    /// The front, as [`Arena::place`]: before any other place of the section is asked for.
+    /// The front, as [`Arena::place`]: once, and before any other place of the section is asked for.
     pub(super) fn place_in_front(&mut self, bytes: usize) -> Option<(&mut [u8], At<u8>)> {
-        if (self.used, self.brought) != (FRONT_BYTES, FRONT_BYTES) || bytes > FRONT_BYTES {
+        if self.front_taken || (self.used, self.brought) != (FRONT_BYTES, FRONT_BYTES) || bytes > FRONT_BYTES {
             return None;
         }
-        self.brought = 0;
+        (self.brought, self.front_taken) = (0, true);
         Some(self.at(0, bytes))
     }
 

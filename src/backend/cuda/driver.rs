@@ -62,8 +62,9 @@ impl Driver {
     pub(super) fn open(index: u32) -> Result<Self, BackendError> {
         let _entered = Entered::nothing();
         let context = CudaContext::new(index as usize).map_err(|error| failed("opening the device", error))?;
-        // SAFETY: with it off, ordering between streams is the caller's. There is one stream; weights are complete before anybody else gets
-        // them (`Driver::fill` waits), and memory is freed when all streams are done.
+        // SAFETY: with it off, ordering between streams is the caller's. Those of several devices are ordered by the notes and joins of their program
+        // (`Players`); weights are complete before anybody else gets them (`Driver::fill` waits), and memory is freed when all streams of its context are
+        // done (`is_idle`).
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(|error| refused(error, 0, "making a stream"))?;
         Ok(Self { context: Own::new(context), stream: Own::new(stream), late: Arc::default() })
@@ -270,7 +271,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Modules and graphs are let go behind it (`Launcher`, `CudaBackend`): by then nothing runs of them.
+    /// Modules are let go behind it (`Launcher`), by when nothing runs of them. Graphs went before (`Players`), each when its launches were done.
     fn drop(&mut self) {
         // A device that has failed runs nothing any more.
         let _ = self.finish();

@@ -16,13 +16,19 @@
 
 use super::driver::Graph;
 use super::players::Players;
-use super::program::Step;
+use super::program::{Op, Step};
 use crate::backend::{Again, BackendError, GraphCounts};
 
 /// Programs that are remembered.
 pub(super) const MOST_PROGRAMS: usize = 32;
-/// Shorter programs are launched as they are.
-const LEAST_STEPS: usize = 4;
+/// Programs that launch fewer kernels are launched as they are, however often devices meet in them.
+const LEAST_LAUNCHES: usize = 4;
+
+/// Whether a program launches enough kernels.
+fn is_worth_it(steps: &[Step]) -> bool {
+    let launches = steps.iter().filter(|step| matches!(step.op, Op::Launch(_)));
+    launches.take(LEAST_LAUNCHES).count() == LEAST_LAUNCHES
+}
 
 /// A program that was seen.
 struct Known {
@@ -75,7 +81,7 @@ impl Graphs {
     /// # Safety
     /// - The memory that it names is live.
     pub(super) unsafe fn run(&mut self, players: &Players, steps: &[Step]) -> Result<(), BackendError> {
-        if steps.len() < LEAST_STEPS || !self.are_of_use() {
+        if !is_worth_it(steps) || !self.are_of_use() {
             // SAFETY: as the caller promises.
             return unsafe { players.play(steps) };
         }

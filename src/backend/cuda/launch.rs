@@ -1,5 +1,6 @@
 //! Launches: one function per kernel, with the types and the order of its parameters, its grid, and the checks of everything that the kernel
-//! assumes of its arrays. No kernel is launched in any other way (P-7).
+//! assumes of its arrays. Those of a subject with a file of its own are there (`attend`, `fast`, `pick`, `tokens`, `peers`). All go through
+//! [`Launcher::launch`]; no kernel is launched in any other way (P-7).
 //!
 //! Each function answers an error instead of launching where an array is too short, and where the kernel's text declares other parameters.
 //! What it does not check is inside of arrays: tokens below the vocabulary, rows below the number of rows, pages below the pool's.

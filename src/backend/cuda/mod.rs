@@ -4,7 +4,8 @@
 //! mod       what lies on a device, and what all operations have in common;  operations  shapes to launches, and what goes to and from the host
 //! probe     whether there is a device, and why not
 //! kernels   PTX texts, what they declare; machine code of them, where the build has it
-//! launch    one checked function per kernel;  attend  those of attention;  pick  those that pick tokens, as  requests  say;  tokens  state that moves
+//! launch    the one way to a launch, and checked functions of kernels;  attend  those of attention;  fast  of fast products;  pick  those that pick tokens, as
+//!           requests  say;  tokens  state that moves
 //! begun     picks that nobody waits for yet, and that feed the next step
 //! staging   lists and rows on their way to the device;  spans  block tables, once per walk;  split  what attention shares of them
 //! section   parts of steps: noted (program), brought over in one copy (arena), launched, as a graph where they come again (graphs), on all devices of
@@ -12,7 +13,8 @@
 //! driver    memory, copies, launches: the driver's library;  current  the caller's context, left as it was;  errors  the first one, which stays
 //! group     several devices as one backend;  peers  what they tell each other
 //! ```
-//! Everything goes through one stream, in order; the host waits only where it reads and at the end of a step
+//! Everything of a device goes through one stream, in order; between devices notes and joins of their program order what one has of another
+//! (`players`), and memory is freed when no stream of its device has anything to do. The host waits only where it reads and at the end of a step
 //! ([`Backend::health`], [`Backend::take_picks`] of one that was begun ahead). `docs/cuda.md` follows a step from plan to launch.
 //!
 //! # Invariants

@@ -116,10 +116,16 @@ impl Program {
     /// Notes nothing any more; what was noted is forgotten.
     pub(super) fn end(&self) {
         self.is_noting.store(false, Ordering::Relaxed);
+        lock(&self.noted).clear();
     }
 
     pub(super) fn is_noting(&self) -> bool {
         self.is_noting.load(Ordering::Relaxed)
+    }
+
+    /// Whether what is noted in front would overtake nothing.
+    pub(super) fn may_have_front(&self) -> bool {
+        self.is_noting() && lock(&self.noted).steps.is_empty()
     }
 
     /// Notes an operation; false where it is to be done instead.

@@ -115,7 +115,7 @@ impl CudaBackend {
         self.players.abandon().map(|()| None)
     }
 
-    /// Does `operation` with a list, in front of the section where the section has just begun and the list is short: whether it comes then does not make
+    /// Does `operation` with a list, in front of the program where nothing else was noted yet and the list is short: whether it comes then does not make
     /// another program of it.
     pub(super) fn with_list_in_front(
         &self,
@@ -124,7 +124,7 @@ impl CudaBackend {
     ) -> Result<(), BackendError> {
         let bytes: &[u8] = bytemuck::cast_slice(words);
         let program = &self.players.program;
-        let place = match program.is_noting() {
+        let place = match program.may_have_front() {
             true => lock(&self.player().arena).place_in_front(bytes.len()).map(|(target, at)| {
                 target.copy_from_slice(bytes);
                 at
