@@ -16,7 +16,7 @@
 
 use super::driver::Graph;
 use super::players::Players;
-use super::program::{Op, Step};
+use super::program::{Op, Operation};
 use crate::backend::{Again, BackendError, GraphCounts};
 
 /// Programs that are remembered.
@@ -25,14 +25,14 @@ pub(super) const MOST_PROGRAMS: usize = 32;
 const LEAST_LAUNCHES: usize = 4;
 
 /// Whether a program launches enough kernels.
-fn is_worth_it(steps: &[Step]) -> bool {
-    let launches = steps.iter().filter(|step| matches!(step.op, Op::Launch(_)));
+fn is_worth_it(operations: &[Operation]) -> bool {
+    let launches = operations.iter().filter(|operation| matches!(operation.op, Op::Launch(_)));
     launches.take(LEAST_LAUNCHES).count() == LEAST_LAUNCHES
 }
 
 /// A program that was seen.
 struct Known {
-    steps: Vec<Step>,
+    operations: Vec<Operation>,
     graph: Option<Graph>,
     /// It could not be captured, or its graph not be launched.
     is_refused: bool,
@@ -80,18 +80,18 @@ impl Graphs {
     ///
     /// # Safety
     /// - The memory that it names is live.
-    pub(super) unsafe fn run(&mut self, players: &Players, steps: &[Step]) -> Result<(), BackendError> {
-        if !is_worth_it(steps) || !self.are_of_use() {
+    pub(super) unsafe fn run(&mut self, players: &Players, operations: &[Operation]) -> Result<(), BackendError> {
+        if !is_worth_it(operations) || !self.are_of_use() {
             // SAFETY: as the caller promises.
-            return unsafe { players.play(steps) };
+            return unsafe { players.play(operations) };
         }
-        let is_known = self.take_up(steps);
+        let is_known = self.take_up(operations);
         let may_capture = self.may_capture();
         if let Some(known) = self.known.last_mut().filter(|known| is_known && !known.is_refused) {
             let had_graph = known.graph.is_some();
             if !had_graph && may_capture {
                 // SAFETY: as the caller promises; a graph is launched only in the place of this program.
-                known.graph = unsafe { players.capture(steps) }.ok();
+                known.graph = unsafe { players.capture(operations) }.ok();
             }
             let is_launched = match &known.graph {
                 Some(graph) => players.replay(graph)?,
@@ -107,7 +107,7 @@ impl Graphs {
         }
         self.counts.misses += u32::from(may_capture);
         // SAFETY: as the caller promises.
-        unsafe { players.play(steps) }
+        unsafe { players.play(operations) }
     }
 
     fn may_capture(&self) -> bool {
@@ -115,8 +115,8 @@ impl Graphs {
     }
 
     /// Makes the program the last of those that are known, when it is one of them or may become one. Whether it was.
-    fn take_up(&mut self, steps: &[Step]) -> bool {
-        let found = self.known.iter().position(|known| known.steps == steps);
+    fn take_up(&mut self, operations: &[Operation]) -> bool {
+        let found = self.known.iter().position(|known| known.operations == operations);
         if let Some(at) = found {
             let known = self.known.remove(at);
             self.known.push(known);
@@ -125,7 +125,7 @@ impl Graphs {
                 // A graph that goes is waited for.
                 self.known.remove(0);
             }
-            self.known.push(Known { steps: steps.to_vec(), graph: None, is_refused: false });
+            self.known.push(Known { operations: operations.to_vec(), graph: None, is_refused: false });
         }
         found.is_some()
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use super::driver::{At, Driver, failed};
 use super::kernels::{KernelForms, Kernels, Kind};
 use super::players::lock;
-use super::program::{Launch, Op, Program, Step};
+use super::program::{Launch, Op, Operation, Program};
 use super::split::Counts;
 use crate::backend::{BackendError, Gate, KvShape, KvType};
 use crate::checkpoint::RopePairing;
@@ -210,7 +210,7 @@ impl Launcher {
         // At most 2^31 - 1 each.
         let grid = grid.map(|blocks| blocks as u32);
         let launch = Launch::new(name, grid, parameters).ok_or_else(|| wrong("too many parameters"))?;
-        if self.program.note(Step { member: self.member, op: Op::Launch(launch) }) {
+        if self.program.note(Operation { member: self.member, op: Op::Launch(launch) }) {
             return Ok(());
         }
         // SAFETY: it was checked above; the rest as the caller promises.

@@ -24,7 +24,7 @@ use super::arena::{Arena, arena_bytes};
 use super::driver::{At, Driver, Event, Graph};
 use super::graphs::Graphs;
 use super::launch::Launcher;
-use super::program::{Op, Program, Step};
+use super::program::{Op, Operation, Program};
 use crate::backend::BackendError;
 
 /// A device of a backend.
@@ -96,34 +96,34 @@ impl Players {
         from: At<u8>,
     ) -> Result<(), BackendError> {
         // SAFETY: as the caller promises.
-        unsafe { self.note_or_do(Step { member, op: Op::Push { other, to, from } }) }
+        unsafe { self.note_or_do(Operation { member, op: Op::Push { other, to, from } }) }
     }
 
     /// Notes how far a device's work goes.
     pub(super) fn note(&self, member: usize) -> Result<(), BackendError> {
         // SAFETY: it names no memory.
-        unsafe { self.note_or_do(Step { member, op: Op::Note }) }
+        unsafe { self.note_or_do(Operation { member, op: Op::Note }) }
     }
 
     /// Has the work of a device that comes next wait for what another one noted last.
     pub(super) fn join(&self, member: usize, other: usize) -> Result<(), BackendError> {
         // SAFETY: it names no memory.
-        unsafe { self.note_or_do(Step { member, op: Op::Join { other } }) }
+        unsafe { self.note_or_do(Operation { member, op: Op::Join { other } }) }
     }
 
     /// # Safety
     /// - As [`Players::play`], now or when the section is settled.
-    unsafe fn note_or_do(&self, step: Step) -> Result<(), BackendError> {
-        if self.program.note(step) {
+    unsafe fn note_or_do(&self, operation: Operation) -> Result<(), BackendError> {
+        if self.program.note(operation) {
             return Ok(());
         }
         // SAFETY: as the caller promises.
-        unsafe { self.do_step(&step) }
+        unsafe { self.do_one(&operation) }
     }
 
     /// # Safety
     /// - As [`Players::play`].
-    unsafe fn do_step(&self, &Step { member, ref op }: &Step) -> Result<(), BackendError> {
+    unsafe fn do_one(&self, &Operation { member, ref op }: &Operation) -> Result<(), BackendError> {
         let Player { launcher, noted, .. } = &self.players[member];
         match *op {
             // SAFETY: it was noted after the checks of a launch; the memory is live, as the caller promises.
@@ -140,9 +140,9 @@ impl Players {
     ///
     /// # Safety
     /// - The memory that it names is live.
-    pub(super) unsafe fn play(&self, steps: &[Step]) -> Result<(), BackendError> {
+    pub(super) unsafe fn play(&self, operations: &[Operation]) -> Result<(), BackendError> {
         // SAFETY: as the caller promises.
-        steps.iter().try_for_each(|step| unsafe { self.do_step(step) })
+        operations.iter().try_for_each(|operation| unsafe { self.do_one(operation) })
     }
 
     /// Makes one graph of what was noted; it runs nothing.
@@ -152,11 +152,11 @@ impl Players {
     ///
     /// # Safety
     /// - The memory that it names is live whenever the graph is launched.
-    pub(super) unsafe fn capture(&self, steps: &[Step]) -> Result<Graph, BackendError> {
+    pub(super) unsafe fn capture(&self, operations: &[Operation]) -> Result<Graph, BackendError> {
         self.driver(0).capture(|| {
             self.fork()?;
             // SAFETY: as the caller promises. What is captured runs when the graph does.
-            unsafe { self.play(steps) }?;
+            unsafe { self.play(operations) }?;
             self.join_all()
         })
     }

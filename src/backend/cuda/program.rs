@@ -74,7 +74,7 @@ pub(super) enum Op {
 
 /// An operation, and which device does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct Operation {
     pub(super) member: usize,
     pub(super) op: Op,
 }
@@ -92,18 +92,18 @@ pub(super) struct Program {
 #[derive(Default)]
 pub(super) struct Noted {
     /// Done first, and part of no graph.
-    pub(super) front: Vec<Step>,
-    pub(super) steps: Vec<Step>,
+    pub(super) front: Vec<Operation>,
+    pub(super) operations: Vec<Operation>,
 }
 
 impl Noted {
     pub(super) fn is_empty(&self) -> bool {
-        self.front.is_empty() && self.steps.is_empty()
+        self.front.is_empty() && self.operations.is_empty()
     }
 
     fn clear(&mut self) {
         self.front.clear();
-        self.steps.clear();
+        self.operations.clear();
     }
 }
 
@@ -125,17 +125,17 @@ impl Program {
 
     /// Whether what is noted in front would overtake nothing.
     pub(super) fn may_have_front(&self) -> bool {
-        self.is_noting() && lock(&self.noted).steps.is_empty()
+        self.is_noting() && lock(&self.noted).operations.is_empty()
     }
 
     /// Notes an operation; false where it is to be done instead.
-    pub(super) fn note(&self, step: Step) -> bool {
+    pub(super) fn note(&self, operation: Operation) -> bool {
         let is_noting = self.is_noting();
         if is_noting {
             let mut noted = lock(&self.noted);
             let is_in_front = self.is_in_front.load(Ordering::Relaxed);
-            let steps = if is_in_front { &mut noted.front } else { &mut noted.steps };
-            steps.push(step);
+            let operations = if is_in_front { &mut noted.front } else { &mut noted.operations };
+            operations.push(operation);
         }
         is_noting
     }
@@ -162,7 +162,7 @@ impl Program {
 impl Launcher {
     /// Copies within the device, in stream order. The places do not overlap.
     pub(super) fn copy(&self, to: At<u8>, from: At<u8>, bytes: usize) -> Result<(), BackendError> {
-        let step = Step { member: self.member, op: Op::Copy { to, from, bytes } };
-        if self.program.note(step) { Ok(()) } else { self.driver.copy(to, from, bytes) }
+        let operation = Operation { member: self.member, op: Op::Copy { to, from, bytes } };
+        if self.program.note(operation) { Ok(()) } else { self.driver.copy(to, from, bytes) }
     }
 }

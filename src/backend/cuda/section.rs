@@ -53,7 +53,7 @@ impl Players {
         // SAFETY: what it names is live, by the first invariant.
         unsafe { self.play(&noted.front) }?;
         // SAFETY: as above.
-        unsafe { lock(&self.graphs).run(self, &noted.steps) }
+        unsafe { lock(&self.graphs).run(self, &noted.operations) }
     }
 
     /// Goes on plainly, on all devices: what was noted so far is half of a step, and becomes no graph.
