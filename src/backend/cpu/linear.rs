@@ -31,9 +31,9 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use super::ahead::Ahead;
 use super::inputs::{Input, PREPARED};
 use super::outputs::Outputs;
+use super::prefetch::Prefetch;
 use super::simd::{Op, Simd};
 use super::tile::{BLOCK, Decode, Kind, Lines, MOST_BLOCKS, ROWS, Sink, Weights, decode, with_kind};
 
@@ -156,10 +156,11 @@ impl<K: Kind> Op for Rows<'_, K> {
                 let mut row = first;
                 while row < end {
                     let done = row - first;
-                    let ahead = Ahead::share(next, done..done + 4, end - first, weights.group_bytes / K::UNIT_BYTES);
+                    let prefetch =
+                        Prefetch::share(next, done..done + 4, end - first, weights.group_bytes / K::UNIT_BYTES);
                     row += match end - row {
-                        1 | 2 => self.some::<S, 2>(s, group, row, end, ahead),
-                        _ => self.some::<S, 4>(s, group, row, end, ahead),
+                        1 | 2 => self.some::<S, 2>(s, group, row, end, prefetch),
+                        _ => self.some::<S, 4>(s, group, row, end, prefetch),
                     };
                 }
             }
@@ -170,7 +171,14 @@ impl<K: Kind> Op for Rows<'_, K> {
 impl<K: Kind> Rows<'_, K> {
     /// `M` rows from `row` on, or the one before `end` several times; answers `M`.
     #[inline(always)]
-    fn some<S: Simd, const M: usize>(&self, s: S, group: usize, row: usize, end: usize, ahead: Ahead<'_>) -> usize {
+    fn some<S: Simd, const M: usize>(
+        &self,
+        s: S,
+        group: usize,
+        row: usize,
+        end: usize,
+        prefetch: Prefetch<'_>,
+    ) -> usize {
         let Product { x, weights, out, .. } = &self.0;
         let len = row_len::<K>(weights.cols);
         let mut all = [row; M];
@@ -181,7 +189,7 @@ impl<K: Kind> Rows<'_, K> {
         }
         let mut sums = [[s.splat_w(0.0); M]];
         for (index, unit) in weights.group(group).chunks_exact(K::UNIT_BYTES).enumerate() {
-            ahead.bring(s, index);
+            prefetch.step(s, index);
             for b in 0..K::UNIT_BLOCKS {
                 let mut tails = [[0.0; BLOCK]; M];
                 let mut inputs = [Input::ZERO; M];

@@ -20,7 +20,6 @@
 //! Matrices, pools and buffers are all the memory there is, beside one buffer's rows in the form that codes meet, and in fast arithmetic a panel of codes per
 //! thread, made with the first matrix. An operation allocates nothing but its list of tasks, which is kept.
 
-mod ahead;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -37,6 +36,7 @@ mod operations;
 mod outputs;
 mod pages;
 mod portable;
+mod prefetch;
 mod rounded;
 mod rows;
 mod shared;
@@ -292,7 +292,7 @@ impl CpuBackend {
     }
 
     /// Bytes of the rows that codes meet, which are kept for the products of one input: so many rows of up to `inputs` elements, 4.5 bytes
-    /// each in exact arithmetic and 1.75 in fast.
+    /// each in exact arithmetic and 1.9 in fast.
     pub fn input_bytes(arithmetic: Arithmetic, rows: usize, inputs: usize) -> u64 {
         let block = match arithmetic {
             Arithmetic::Exact => size_of::<Prepared>(),

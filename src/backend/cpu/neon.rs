@@ -71,6 +71,8 @@ instructions! {
     vget_high_f32(a: float32x4_t) -> float32x2_t;
     vadd_f32(a: float32x2_t, b: float32x2_t) -> float32x2_t;
     vpadds_f32(a: float32x2_t) -> f32;
+    vmaxq_f32(a: float32x4_t, b: float32x4_t) -> float32x4_t;
+    vmaxvq_f32(a: float32x4_t) -> f32;
     vreinterpretq_f32_u32(a: uint32x4_t) -> float32x4_t;
     vreinterpretq_f32_s32(a: int32x4_t) -> float32x4_t;
     vreinterpretq_u32_u8(a: uint8x16_t) -> uint32x4_t;

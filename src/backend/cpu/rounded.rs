@@ -3,7 +3,7 @@
 //! A row of `x` is rounded once to [`Rounded`] blocks of 32 columns, each half with a scale of its own, and used for all products that it
 //! goes into. A block of weights and a block of `x` meet in integers:
 //! ```text
-//! weight = (code_w - raised) * scale_w + offset_w    (16 or 32 columns share scale and offset; one of raised and offset is 0)
+//! weight = (code_w - raised) * scale_w + offset_w    (16 or 32 columns share scale and offset; where codes are raised there is no other offset)
 //! x      = code_x * scale_x                   scale_x = max |x| / 127 of 16 columns, code_x = x / scale_x to the nearest, ties to even
 //!
 //! for each group of columns that share scale_w, ascending:
@@ -30,9 +30,9 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use super::ahead::Ahead;
 use super::linear::{STREAMS, streams};
 use super::outputs::Outputs;
+use super::prefetch::Prefetch;
 use super::simd::{IntegerOp, Integers, LANES, Op, SUM_UNIT, Simd};
 use super::tile::{BLOCK, BlockScales, Codes, Kind, Lines, Quant, ROWS, Scales, Weights, codes, with_quant};
 
@@ -240,11 +240,11 @@ impl<Q: Quant> IntegerOp for FewRows<'_, Q> {
             let next = weights.next(group, range);
             let mut row = 0;
             while row < rows {
-                let ahead = Ahead::share(next, row..row + 8, rows, weights.group_bytes / Q::BYTES);
+                let prefetch = Prefetch::share(next, row..row + 8, rows, weights.group_bytes / Q::BYTES);
                 row += match rows - row {
-                    1 | 2 => self.some::<S, 2, 1>(s, group, row, rows, ahead),
-                    3 | 4 => self.some::<S, 4, 1>(s, group, row, rows, ahead),
-                    _ => self.some::<S, 4, 2>(s, group, row, rows, ahead),
+                    1 | 2 => self.some::<S, 2, 1>(s, group, row, rows, prefetch),
+                    3 | 4 => self.some::<S, 4, 1>(s, group, row, rows, prefetch),
+                    _ => self.some::<S, 4, 2>(s, group, row, rows, prefetch),
                 };
             }
         }
@@ -260,7 +260,7 @@ impl<Q: Quant> FewRows<'_, Q> {
         group: usize,
         row: usize,
         rows: usize,
-        ahead: Ahead<'_>,
+        prefetch: Prefetch<'_>,
     ) -> usize {
         let RoundedProduct { x, weights, out, .. } = &self.0;
         let width = weights.cols / BLOCK;
@@ -274,7 +274,7 @@ impl<Q: Quant> FewRows<'_, Q> {
         }
         let mut sums = [[[s.splat_w(0.0)]; M]; P];
         for (index, unit) in weights.group(group).chunks_exact(Q::BYTES).enumerate() {
-            ahead.bring(s, index);
+            prefetch.step(s, index);
             for b in 0..Q::COLS / BLOCK {
                 let at = index * (Q::COLS / BLOCK) + b;
                 let (codes, meeting) =
@@ -474,7 +474,7 @@ impl<const GROUP: usize, const LARGEST: u8, const RAISED: u8> OfCodes<'_, GROUP,
         let Tiles { x, width, first, codes, scales, out, group, ref rows, next } = self.0;
         let done = row - rows.start;
         // At once: for each of so many blocks it would cost more than it brings.
-        Ahead::share(next, done..done + M * parties, rows.len(), 1).bring(s, 0);
+        Prefetch::share(next, done..done + M * parties, rows.len(), 1).step(s, 0);
         let mut all = [[row; M]; P];
         let mut at: [[&[Rounded]; M]; P] = [[&[]; M]; P];
         let mut sums = [[[s.splat_w(0.0)]; M]; P];

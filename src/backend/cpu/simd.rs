@@ -199,11 +199,12 @@ pub(super) trait Integers: Simd {
 pub(super) const SUM_UNIT: i32 = -16;
 
 /// What a sum of products begins with where weights count `raised` less and are taken `lowered` less: `lowered - raised` times the sum of the codes of
-/// `x`, of which `x_sum` is [`SUM_UNIT`] times as much. Their difference is a multiple of 16, or a part of it that is a power of two.
+/// `x`, of which `x_sum` is [`SUM_UNIT`] times as much.
 #[inline(always)]
 pub(super) fn paid(raised: u8, lowered: u8, x_sum: i32) -> i32 {
     let times = i32::from(lowered) - i32::from(raised);
-    if times % SUM_UNIT == 0 { times / SUM_UNIT * x_sum } else { x_sum >> (SUM_UNIT / times).trailing_zeros() }
+    // Divided at last where it has to be: that is exact, and small enough before.
+    if times % SUM_UNIT == 0 { times / SUM_UNIT * x_sum } else { times * x_sum / SUM_UNIT }
 }
 
 /// Four bytes as a dword, the first one lowest.
@@ -239,5 +240,23 @@ pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     match bytes.get(at..) {
         Some(rest) => rest.first_chunk().unwrap_or(&[0; N]),
         None => &[0; N],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SUM_UNIT, paid};
+
+    #[test]
+    fn what_codes_are_raised_by_is_paid_whatever_it_is() {
+        for raised in 0..=255 {
+            for lowered in [0, 128] {
+                // Of 16 columns, at most.
+                for sum in [-16 * 127, -1000, -7, -1, 0, 1, 8, 999, 16 * 127] {
+                    let expected = (i32::from(lowered) - i32::from(raised)) * sum;
+                    assert_eq!(paid(raised, lowered, SUM_UNIT * sum), expected, "{raised} {lowered} {sum}");
+                }
+            }
+        }
     }
 }

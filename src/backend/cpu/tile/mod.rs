@@ -14,7 +14,7 @@
 //!             l. So 4 bits: 64 bytes are 16 rows x 8 columns, low halves first
 //! single      [column][row]: 16 elements of 2 or 4 bytes, then those of the next column
 //! ```
-//! All codes are unsigned; a type whose integers are signed has the amount that they were raised by in its offset. The scales lie as the
+//! All codes are unsigned; a type whose integers are signed says what they were raised by ([`Quant::RAISED`]), and has it in its offset. The scales lie as the
 //! type says, row by row: f16 for a unit, and bytes for the groups of a superblock.
 //!
 //! Two things vary: how scales lie ([`Quant`], one of each type) and how lines do ([`Lines`], which several types share). A kernel goes

@@ -15,13 +15,13 @@ const LEAST_ROWS: usize = 5;
 
 /// What a pass asks for.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead<'a> {
+pub(super) struct Prefetch<'a> {
     bytes: &'a [u8],
     /// Bytes a step.
     step: usize,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> Prefetch<'a> {
     /// The share that rows `pass` of `rows` have in `next`; they take `steps` steps.
     #[inline(always)]
     pub(super) fn share(next: &'a [u8], pass: Range<usize>, rows: usize, steps: usize) -> Self {
@@ -35,7 +35,7 @@ impl<'a> Ahead<'a> {
 
     /// Asks for what goes with step `index`.
     #[inline(always)]
-    pub(super) fn bring<S: Simd>(&self, s: S, index: usize) {
+    pub(super) fn step<S: Simd>(&self, s: S, index: usize) {
         let rest = self.bytes.get(index * self.step..).unwrap_or_default();
         let mut at = 0;
         while at < self.step.min(rest.len()) {
