@@ -5,7 +5,7 @@
 
 use core::arch::x86_64::*;
 
-use super::simd::{IntegerOp, Integers, Op, Simd, Wide, dword, paid};
+use super::simd::{IntegerOp, Integers, Op, Simd, Wide, dword};
 
 /// The proof that the processor has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug)]
@@ -331,12 +331,7 @@ impl Integers for Avx2 {
         }
         // Two products of each of so many groups of four columns add up to what 16 bits hold.
         let together = (i16::MAX as usize / (2 * 127 * usize::from(largest.max(1)))).clamp(1, N);
-        let mut sums = [self.zero_i(); M];
-        if raised != 0 {
-            for m in 0..M {
-                sums[m] = self.splat_i(paid(raised, 0, x_sums[m]));
-            }
-        }
+        let mut sums = self.first_sums(raised, 0, x_sums);
         let mut pairs = [self.zero_i(); M];
         for n in 0..N {
             for m in 0..M {
@@ -398,12 +393,7 @@ impl Avx2 {
         x: [&[[i8; 4]; N]; M],
         x_sums: [i32; M],
     ) -> [[__m256i; 2]; M] {
-        let mut sums = [self.zero_i(); M];
-        if raised != 128 {
-            for m in 0..M {
-                sums[m] = self.splat_i(paid(raised, 128, x_sums[m]));
-            }
-        }
+        let mut sums = self.first_sums(raised, 128, x_sums);
         for n in 0..N {
             let signed = self.xor_c(codes[n], self.splat_c(128));
             for half in 0..2 {

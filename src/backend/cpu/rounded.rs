@@ -373,12 +373,11 @@ impl RoundedProduct<'_> {
                 for first in (0..blocks).step_by(PANEL_BLOCKS) {
                     let count = PANEL_BLOCKS.min(blocks - first);
                     let (codes, scales) = (&mut panel[..count], &mut scales[..count]);
-                    let next = match first + count {
-                        end if end < blocks => weights.group(group).get(end * weights.group_bytes / blocks..),
-                        _ => Some(weights.next(group, &range)),
-                    };
-                    let next = next
-                        .map_or(&[][..], |next| &next[..next.len().min(PANEL_BLOCKS * weights.group_bytes / blocks)]);
+                    // The next panel's, in this row group or the one behind it: they lie one after another.
+                    let bytes_of = |some: usize| some * weights.group_bytes / blocks;
+                    let at = group * weights.group_bytes + bytes_of(first + count);
+                    let end = (at + bytes_of(PANEL_BLOCKS.min(blocks))).min(range.end * weights.group_bytes);
+                    let next = weights.bytes.get(at..end).unwrap_or_default();
                     with_quant!(weights.dtype, Q => {
                         type C = <Q as Quant>::Codes;
                         let (codes, scales) = (&mut *codes, &mut *scales);

@@ -173,12 +173,7 @@ pub(super) trait Integers: Simd {
     ) -> [Self::I; M] {
         // Codes that the instruction does not take are taken 128 lower.
         let lowered: u8 = if largest > Self::LARGEST_CODE { 128 } else { 0 };
-        let mut sums = [self.zero_i(); M];
-        if lowered != raised {
-            for m in 0..M {
-                sums[m] = self.splat_i(paid(raised, lowered, x_sums[m]));
-            }
-        }
+        let mut sums = self.first_sums(raised, lowered, x_sums);
         for n in 0..N {
             for m in 0..M {
                 sums[m] = if largest > Self::LARGEST_CODE {
@@ -190,6 +185,15 @@ pub(super) trait Integers: Simd {
         }
         sums
     }
+    /// What the sums of [`Integers::dots`] begin with where codes of weights count `raised` less and are taken `lowered` less.
+    #[inline(always)]
+    fn first_sums<const M: usize>(self, raised: u8, lowered: u8, x_sums: [i32; M]) -> [Self::I; M] {
+        let mut sums = [self.zero_i(); M];
+        for m in 0..M {
+            sums[m] = self.splat_i(first_sum(raised, lowered, x_sums[m]));
+        }
+        sums
+    }
     /// The nearest numbers.
     fn numbers(self, v: Self::I) -> Self::W;
 }
@@ -198,10 +202,9 @@ pub(super) trait Integers: Simd {
 /// products begin.
 pub(super) const SUM_UNIT: i32 = -16;
 
-/// What a sum of products begins with where weights count `raised` less and are taken `lowered` less: `lowered - raised` times the sum of the codes of
-/// `x`, of which `x_sum` is [`SUM_UNIT`] times as much.
+/// `lowered - raised` times the sum of the codes of `x`, of which `x_sum` is [`SUM_UNIT`] times as much.
 #[inline(always)]
-pub(super) fn paid(raised: u8, lowered: u8, x_sum: i32) -> i32 {
+fn first_sum(raised: u8, lowered: u8, x_sum: i32) -> i32 {
     let times = i32::from(lowered) - i32::from(raised);
     // Divided at last where it has to be: that is exact, and small enough before.
     if times % SUM_UNIT == 0 { times / SUM_UNIT * x_sum } else { times * x_sum / SUM_UNIT }
@@ -245,16 +248,16 @@ pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
 
 #[cfg(test)]
 mod tests {
-    use super::{SUM_UNIT, paid};
+    use super::{SUM_UNIT, first_sum};
 
     #[test]
-    fn what_codes_are_raised_by_is_paid_whatever_it_is() {
+    fn what_codes_are_raised_by_is_taken_off_whatever_it_is() {
         for raised in 0..=255 {
             for lowered in [0, 128] {
                 // Of 16 columns, at most.
                 for sum in [-16 * 127, -1000, -7, -1, 0, 1, 8, 999, 16 * 127] {
                     let expected = (i32::from(lowered) - i32::from(raised)) * sum;
-                    assert_eq!(paid(raised, lowered, SUM_UNIT * sum), expected, "{raised} {lowered} {sum}");
+                    assert_eq!(first_sum(raised, lowered, SUM_UNIT * sum), expected, "{raised} {lowered} {sum}");
                 }
             }
         }
